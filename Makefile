@@ -178,7 +178,7 @@ pictures: $(VENV)/.installed ## take the pictures of the documentation anew (in 
 	$(BIN)/python -m tools.pictures
 
 docs: $(VENV)/.installed ## write generated pages, shown output and pictures anew
-	$(BIN)/python -m tools.fields
+	$(BIN)/python -m tools.report_fields
 	$(BIN)/python -m tools.transcripts
 	$(BIN)/python -m tools.gallery
 	$(BIN)/python -m tools.picture

@@ -57,7 +57,7 @@ def lint(
     since: str = "",
     progress: Progress = ignore,
 ) -> Report:
-    """Judge the jobs in `paths` by their files alone. Nothing in the files is executed.
+    """Check the jobs in `paths` by their files alone. Nothing in the files is executed.
 
     Args:
         paths: a file or directory, or several of them; files named together are read as one job.
@@ -274,7 +274,7 @@ def smoke(
     requested = options.smoke
     paths = _as_list(paths)
     if paths and (requested.servers or requested.workers):
-        raise UsageError("--servers and --workers are only valid without PATHS; the job's files set these numbers")
+        raise UsageError("--servers and --workers are valid only without PATHS; the job's files set these numbers")
     if not paths and not options.python:
         raise UsageError("without a job the Python interpreter of the ranks is unknown; pass --python PATH")
     if requested.backup and requested.mode == "sync":
@@ -339,8 +339,8 @@ def _limit_jobs(jobs: tuple[Job, ...]) -> tuple[Job, ...]:
     if len(jobs) > MAX_JOBS:
         some = ", ".join(job.name for job in jobs[:3])
         raise UsageError(
-            f"these paths contain {len(jobs)} jobs ({some}, ...), and one run checks at most {MAX_JOBS}; "
-            "name the script that you submit"
+            f"these paths contain {len(jobs)} jobs ({some}, ...), but one run checks at most {MAX_JOBS}; name the "
+            "script that you submit"
         )
     return jobs
 

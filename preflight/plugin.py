@@ -1,6 +1,6 @@
 """Everything that the author of a rule or check imports: `from preflight.plugin import rule, failed, passed, Job`.
 
-The names here stay the same within a major version. Modules below `preflight` may move.
+The names here stay the same within a major version. Other modules of `preflight` may move.
 """
 
 from preflight.agent.wire import ProbeUnavailable

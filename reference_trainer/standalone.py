@@ -174,7 +174,7 @@ class Run:
             below.mkdir(parents=True, exist_ok=True)
             _write_atomically(below / (name + ".json"), document)
         except OSError as error:
-            _print(f"rank {self._place.rank}: no report in {below}: {error.strerror}")
+            _print(f"rank {self._place.rank}: the report cannot be written to {below}: {error.strerror}")
 
 
 def faults_of(report: RankReport) -> list[str]:

@@ -47,15 +47,15 @@ class Answer:
     rules: frozenset[str]
 
 
-def jobs(above: Path, more: Path | None, recordings: Path | None) -> Iterator[tuple[str, list[str]]]:
-    """Yield every job with the arguments that judge it; jobs from tables of cases are written below `above`."""
+def jobs(scratch: Path, more: Path | None, recordings: Path | None) -> Iterator[tuple[str, list[str]]]:
+    """Yield each job's name and the arguments that judge it; jobs from tables of cases are written to `scratch`."""
     for table in sorted((ROOT / "tests" / "rules" / "cases").glob("*.toml")):
         for name, row in toml.load(table).items():
-            yield from _written(above / "cases" / table.stem / name, row)
+            yield from _written(scratch / "cases" / table.stem / name, row)
     for table in sorted((ROOT / "tests" / "incidents").rglob("*.toml")):
         for number, row in enumerate(toml.load(table).get("incident", ())):
             for key in ("files", "repaired"):
-                yield from _written(above / "incidents" / table.stem / f"{number}-{key}", row.get(key, {}))
+                yield from _written(scratch / "incidents" / table.stem / f"{number}-{key}", row.get(key, {}))
     folders = [*(ROOT / "examples").iterdir(), *(more.iterdir() if more is not None else ())]
     for folder in sorted(folders):
         if folder.is_dir():
@@ -146,9 +146,9 @@ def main() -> None:
     """Print the differences by kind and rule; exit with 1 if a finding was lost."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("other", type=Path, help="the checkout to compare with")
-    parser.add_argument("--jobs", type=Path, help="a folder of further jobs")
-    parser.add_argument("--recordings", type=Path, help="a folder of recordings, which both judge")
-    parser.add_argument("--all", action="store_true", help="list every job, not the first three of a rule")
+    parser.add_argument("--jobs", type=Path, help="a folder with more jobs")
+    parser.add_argument("--recordings", type=Path, help="a folder with recordings, which both checkouts judge")
+    parser.add_argument("--all", action="store_true", help="list every job instead of the first three per rule")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)

@@ -18,7 +18,9 @@ def written(kind: str) -> str:
     words = ["manifest", str(JOB / "job.yaml"), "--root", str(JOB), "--as", kind]
     command = [sys.executable, "-m", "preflight", *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
-    return f"# Written by `make docs`: what `preflight manifest job.yaml --as {kind}` makes of {JOB}.\n{done.stdout}"
+    return (
+        f"# Written by `make docs`: the output of `preflight manifest job.yaml --as {kind}` for {JOB}.\n{done.stdout}"
+    )
 
 
 def main() -> int:

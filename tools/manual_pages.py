@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
 TARGET = "share/man/man1"
 _EXIT_STATUS = (
     ("0", "go: nothing that stops the job"),
-    ("1", "no-go: the job would fail, hang or train wrong"),
+    ("1", "no-go: the job would fail, hang or train incorrectly"),
     ("2", "wrong usage or configuration"),
     ("3", "incomplete: something required could not be decided"),
     ("4", "nothing to judge"),

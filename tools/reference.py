@@ -24,7 +24,7 @@ def configuration_keys() -> str:
         "# Keys of the configuration",
         "",
         "Of `preflight.toml`, or of `[tool.preflight]` in `pyproject.toml`; from the schema that",
-        "`preflight schema config` prints. [Configuration](../configuration.md) tells how they work together.",
+        "`preflight schema config` prints. [Configuration](../configuration.md) describes how they work together.",
         "",
         *_table(schema),
     ]

@@ -46,7 +46,7 @@ def release(root: Path, version: str, date: datetime.date) -> str:
     open_section = _UNRELEASED.search(text)
     _check_version(version, old, unreleased=open_section[1] if open_section is not None else "")
     if open_section is None:
-        raise Refused(f"{CHANGELOG} has no section `## {version} (unreleased)`; write what changed into one")
+        raise Refused(f"{CHANGELOG} has no section `## {version} (unreleased)`; add one that lists the changes")
     notes = _SECTION.split(text[open_section.end() :])[0].strip()
     if not notes:
         raise Refused(f"the section {open_section[0][3:]} of {CHANGELOG} is empty")
@@ -55,7 +55,7 @@ def release(root: Path, version: str, date: datetime.date) -> str:
         raise Refused(f"the tree has changes; commit or discard them first:\n{changed}")
     tag = f"v{version}"
     if _git(root, "tag", "--list", tag):
-        raise Refused(f"the tag {tag} exists already")
+        raise Refused(f"the tag {tag} already exists")
     heading = f"## {version} ({date.isoformat()})"
     (root / CHANGELOG).write_text(text[: open_section.start()] + heading + text[open_section.end() :])
     source = (root / SOURCE).read_text()
@@ -73,7 +73,7 @@ def _check_version(version: str, old: str, *, unreleased: str) -> None:
     try:
         wanted = Version(version)
     except InvalidVersion:
-        raise Refused(f"{version!r} is not a version; expected digits and points, as in 0.2.0") from None
+        raise Refused(f"{version!r} is not a version; expected digits and dots, as in 0.2.0") from None
     if str(wanted) != version:
         raise Refused(f"{version!r} is written {str(wanted)!r}")
     # The version of the tree counts as released once the changelog has a date for it.
@@ -96,7 +96,7 @@ def _git(root: Path, *words: str) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tools.release", description=__doc__)
-    parser.add_argument("version", help="the version to release, as 0.2.0")
+    parser.add_argument("version", help="the version to release, such as 0.2.0")
     given = parser.parse_args()
     try:
         tag = release(ROOT, given.version, datetime.datetime.now(datetime.timezone.utc).date())

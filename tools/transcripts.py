@@ -120,7 +120,7 @@ def _run(todo: list[Step], folder: Path, environment: Mapping[str, str]) -> list
             check=False,
         )
     except subprocess.TimeoutExpired as late:
-        raise Refused(f"the page took more than {DEADLINE_S:g} s; so far:\n{late.output!r}") from None
+        raise Refused(f"the page took more than {DEADLINE_S:g} s; output so far:\n{late.output!r}") from None
     parts = re.split(rf"\n{_MARK} (\d+)\n", _PROGRESS.sub("", done.stdout))
     commands = [step for step in todo if step.command]
     if len(parts) != 2 * len(commands) + 1:

@@ -1,6 +1,6 @@
-"""The checks that come with preflight: what a job requires of its nodes, judged from facts about them.
+"""The checks that come with preflight: what a job requires of its nodes, judged from facts about the nodes.
 
-A check is a function under `@check`, or under a decorator made of it such as `@gpu_check`, in any module of this
+A check is a function under `@check`, or under a decorator based on it such as `@gpu_check`, in any module of this
 package. `PACK` finds the modules by their file names and imports none of them.
 """
 

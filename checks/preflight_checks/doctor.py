@@ -66,9 +66,9 @@ _MAX_PARALLEL = 3
 #: Tools that probes run on a node, and what is lost without them. Most machines need only some of them.
 TOOLS = {
     "nvidia-smi": ("", "how long the driver takes to respond (GPU023)"),
-    "chronyc": ("chrony", "whether the clock is synchronized (CLK002), if chrony does it"),
-    "scontrol": ("", "what Slurm granted and allows (ALC), if Slurm is used"),
-    "systemctl": ("", "whether the fabric manager of NVSwitch machines runs"),
+    "chronyc": ("chrony", "whether the clock is synchronized (CLK002), if chrony is used"),
+    "scontrol": ("", "the Slurm allocation and its limits (ALC), if Slurm is used"),
+    "systemctl": ("", "whether the fabric manager runs, on NVSwitch machines"),
     "ldconfig": ("libc-bin", "which libraries the loader finds (VER)"),
     "quota": ("quota", "quotas of checkpoint folders (CKP)"),
     "lfs": ("", "targets and quotas of Lustre (CKP), if Lustre is used"),
@@ -77,7 +77,7 @@ TOOLS = {
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """One interpreter's report about one framework; without a `version` the import failed (see `problem`)."""
+    """One interpreter's report about one framework. If `version` is empty, the import failed (see `problem`)."""
 
     name: str
     version: str = ""
@@ -142,7 +142,7 @@ async def _run_probe(command: list[str], surroundings: Surroundings) -> Mapping[
 
 
 def interpreter(path: str, observed: Mapping[str, Mapping[str, Any]]) -> Interpreter:
-    """Parse the frameworks that one Python reports."""
+    """Parse one Python's report about its frameworks."""
     found = []
     for name, item in observed.items():
         problem = "" if "absent" in item else str(item.get("problem", ""))
@@ -161,15 +161,20 @@ def training_item(interpreter: Interpreter) -> DoctorItem:
     id, about = f"training.{interpreter.path}", interpreter.path
     if not installed:
         late = any("no answer" in item.problem for item in interpreter.frameworks)
-        lost = "the smoke run cannot train with it on this machine; nodes may have other software"
-        remedy = f"{interpreter.path} -m pip install 'torch>=2.1', or name another Python with --python"
+        lost = "the smoke run cannot use it on this machine; the nodes may have other software"
+        remedy = f"{interpreter.path} -m pip install 'torch>=2.1', or pass another Python with --python"
         return DoctorItem(id, about, Capability.UNKNOWN if late else Capability.NO, observed, lost, remedy)
     if any(item.gpus for item in installed):
         return DoctorItem(id, about, Capability.YES, observed)
     lost = "the smoke run uses CPUs here: GPUs and NCCL are not tested on this machine"
     reason = "a build with CUDA" if not any(item.cuda for item in installed) else "a visible GPU"
     return DoctorItem(
-        id, about, Capability.PARTLY, observed, lost, f"needs {reason}; without a GPU here, check nodes that have GPUs"
+        id,
+        about,
+        Capability.PARTLY,
+        observed,
+        lost,
+        f"needs {reason}; if this machine has no GPU, check nodes that have GPUs",
     )
 
 
@@ -178,7 +183,7 @@ def _describe(item: Framework) -> str:
         return f"{item.name} cannot be imported: {item.problem}"
     if not item.version:
         return f"no {item.name}"
-    cuda = f"CUDA {item.cuda}, {item.gpus} GPUs seen" if item.cuda else "no CUDA"
+    cuda = f"CUDA {item.cuda}, {item.gpus} GPUs found" if item.cuda else "no CUDA"
     return f"{item.name} {item.version} ({cuda}; {', '.join(item.backends) or 'no backend'})"
 
 
@@ -210,7 +215,7 @@ def gpu_item(observed: Mapping[str, Any]) -> DoctorItem:
             "nvidia-smi -L",
         )
     if gpu_entries:
-        names = ", ".join(sorted({gpu["name"] or "of unknown name" for gpu in gpu_entries}))
+        names = ", ".join(sorted({gpu["name"] or "with an unknown name" for gpu in gpu_entries}))
         return DoctorItem(
             "gpus", "GPUs", Capability.YES, f"{len(gpu_entries)} x {names}, driver {value['driver'] or 'not known'}"
         )
@@ -225,7 +230,7 @@ def gpu_item(observed: Mapping[str, Any]) -> DoctorItem:
             "checking nodes with GPUs does not require a GPU on this machine",
         )
     return DoctorItem(
-        "gpus", "GPUs", Capability.NO, f"{value['device_files']} device files, and {reason}", lost, "nvidia-smi -L"
+        "gpus", "GPUs", Capability.NO, f"{value['device_files']} device files, but {reason}", lost, "nvidia-smi -L"
     )
 
 
@@ -238,7 +243,9 @@ def tools_item(paths: Mapping[str, str]) -> DoctorItem:
         return DoctorItem("tools", "tools", Capability.YES, observed)
     packages = [TOOLS[name][0] for name in missing if TOOLS[name][0]]
     remedy = (
-        f"apt-get install {' '.join(packages)}" if packages else "each is part of its scheduler's or vendor's software"
+        f"apt-get install {' '.join(packages)}"
+        if packages
+        else "each comes with the software of its scheduler or vendor"
     )
     return DoctorItem(
         "tools",

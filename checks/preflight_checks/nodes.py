@@ -16,7 +16,7 @@ from preflight_checks.requirements import find_node, fold, is_literal, is_single
 
 #: Remedies by `NodeRecord.problem_kind`; the message quotes the executor.
 _REMEDIES = {
-    "timeout": "Check whether {node} is up, its port is not filtered and large packets arrive; `{command}` must "
+    "timeout": "Check that {node} is up, its port is not filtered and large packets arrive; `{command}` must "
     "respond within seconds. If logging in is merely slow, give it more time with --open-deadline.",
     "denied": "Let this user log in to {node}: `{command}` must succeed without a prompt.",
     "missing": "Install Python 3.8 or newer on {node}, or name its interpreter.",
@@ -32,7 +32,7 @@ _COMMANDS = {
 }
 #: Remedies for executors without logins.
 _NO_LOGIN_REMEDIES = {
-    "kubernetes": "Check what `{command}` reports about it; the pod has to run before anything can be started in it.",
+    "kubernetes": "Check what `{command}` reports about it; the pod must run before anything can be started in it.",
     "ray": "Check what `{command}` reports, and rejoin the node to the cluster (`ray start --address=...`).",
 }
 _DEFAULT_REMEDY = "Make `{command}` work from here, or remove {node} from the job's host list."
@@ -44,14 +44,14 @@ def node_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     What it checks: the agent of each expected node starts within the deadline.
 
-    Why it matters: one node that never starts leaves all others waiting in rendezvous, silently, until a
-    timeout of 10 to 30 minutes; none of them names the missing one.
+    Why it matters: one node that never starts leaves all others waiting in rendezvous, silently, until a timeout of 10
+    to 30 minutes; none of them names the missing node.
 
-    Example: node3 of four is down; torchrun on the other three prints nothing.
+    Example: node3 of four is down; torchrun on the other three nodes prints nothing.
 
-    Fix: bring the node back, allow the login, or remove it from the host list and lower the number of nodes.
+    Fix: bring the node back, allow the login, or remove it from the host list and reduce the number of nodes.
 
-    Known limits: a node may answer here and still be cordoned by the scheduler.
+    Known limits: a node may respond here and still be cordoned by the scheduler.
     """
     hosts = job.about("hosts")[:1]
     for record in fleet.records:
@@ -92,15 +92,15 @@ _MIN_REQUESTS = 3
 def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A node that was reached can be examined.
 
-    What it checks: the share of requests to each node that ended without an answer. It is an error if the node could
-    not start processes for most of them; any other reason leaves the node unknown.
+    What it checks: the share of requests to each node that got no result. It is an error if the node could not start
+    processes for most requests; for any other reason, the result is unknown.
 
-    Why it matters: a node that can start no process for a probe can start none for a rank. A list of checks without a
-    result must not look like a pass.
+    Why it matters: a node that cannot start a process for a probe cannot start one for a rank. A list of checks without
+    results must not look like a pass.
 
     Example: pids.max of the session's control group is 6, and five of them are in use by the login itself.
 
-    Fix: raise the limit that the message names, or end what runs there.
+    Fix: raise the limit that the message names, or end the processes there.
 
     Known limits: requests in the job context and of later stages are not counted.
     """
@@ -133,7 +133,7 @@ def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         if len(missing) >= _MIN_REQUESTS and 2 * len(without_process) > len(missing):
             yield failed(
                 name,
-                f"{name} was reached, but could not start a process for {share}: {without_process[0].reason}",
+                f"{name} was reached, but it could not start a process for {share}: {without_process[0].reason}",
                 at=Evidence(
                     "processes",
                     without_process[0].reason,
@@ -141,11 +141,11 @@ def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
                     "cat /sys/fs/cgroup/pids.max; ulimit -u",
                     name,
                 ),
-                remedy=f"Look at pids.max of the session's control group, `ulimit -u -n` and "
-                f"/proc/sys/kernel/threads-max on {name}, and end the processes that use them up.",
+                remedy="Check pids.max of the session's control group, `ulimit -u -n` and "
+                f"/proc/sys/kernel/threads-max on {name}, and end the processes that exhaust them.",
             )
         else:
-            reason = f"{share} were not answered: {missing[0].reason}"
+            reason = f"{share} got no result: {missing[0].reason}"
             yield unknown(name, reason, nodes=(name,), required=len(missing) >= _MIN_REQUESTS)
     if examined:
         yield passed(f"{examined} node{'s' * (examined != 1)}")
@@ -155,11 +155,11 @@ def node_not_examined(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
 @check("NOD002", "node-count-differs", plan=no_requests, severity=Severity.ERROR)
 def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The number of examined nodes is the number that the job runs on.
+    """The number of examined nodes equals the number that the job runs on.
 
     What it checks: the number of nodes given (--hosts, --hostfile, an allocation, or the job's own list) equals the
-    number that the job's multi-node launches request. An allocation with too few is an error, anything else a warning;
-    nodes that were not given also make the verdict incomplete.
+    number that the job's multi-node launches request. An allocation with too few nodes is an error, any other
+    difference a warning; nodes that were not given also make the verdict incomplete.
 
     Why it matters: an unexamined node may be the one that hangs the job, and a launch that waits for too many nodes
     never begins.
@@ -171,7 +171,7 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     Known limits: launches that request different numbers, and elastic ranges, are not judged.
     """
     if not fleet.records:
-        yield unknown(job.name, "there are no nodes to count")
+        yield unknown(job.name, "the job has no nodes")
         return
     provided = len(fleet.records)
     requested = {}
@@ -180,7 +180,7 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         if count is not None and count > 1:
             requested[count] = launch
     if len(requested) != 1:
-        yield not_applicable(job.name, "no multi-node launch states a number of nodes, or launches disagree")
+        yield not_applicable(job.name, "no multi-node launch gives its number of nodes, or the launches disagree")
         return
     ((expected, launch),) = requested.items()
     if expected == provided:
@@ -191,9 +191,9 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     if origin is not None and origin.source == "executor" and provided < expected and not nodes_share_machine(fleet):
         yield failed(
             job.name,
-            f"`{claim.spelling}` waits for {expected} nodes, but {origin.words} holds only {provided}, "
-            f"{fold(node.name for node in fleet.nodes)}: {_ranks(provided, expected)} missing, so the launch "
-            "never starts",
+            f"`{claim.spelling}` waits for {expected} nodes, but {origin.words} has only {provided}, "
+            f"{fold(node.name for node in fleet.nodes)}: {_ranks(provided, expected)} missing, so the launch never "
+            "starts",
             at=claim,
             remedy=f"Request {expected} nodes, or correct `{claim.spelling}`.",
             waits_at="rendezvous",
@@ -211,7 +211,7 @@ def node_count_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         missing = expected - provided
         yield unknown(
             f"{missing} of the job's {expected} nodes",
-            f"nothing is known about {'it' if missing == 1 else 'them'}: fewer nodes were given",
+            f"fewer nodes were given, so nothing is known about {'this one' if missing == 1 else 'these'}",
             required=True,
         )
 
@@ -224,18 +224,18 @@ def _ranks(first: int, end: int) -> str:
 def no_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The scheduler, cluster or launcher provides a list of nodes.
 
-    What it checks: the scheduler, cluster or launcher through which nodes are reached returned a list of them.
+    What it checks: the scheduler, cluster or launcher through which nodes are reached returned a list of nodes.
 
-    Why it matters: without a list no node was examined, which must not look like a pass.
+    Why it matters: without a list, no node was examined, which must not look like a pass.
 
-    Example: no node of the partition is free, or the Slurm controller does not answer.
+    Example: no node of the partition is free, or the Slurm controller does not respond.
 
     Fix: follow the reason; or name nodes that can be reached, with --hosts and --on ssh.
 
-    Known limits: the reason is the scheduler's; other checks tell whether the request can ever be met.
+    Known limits: the reason is the scheduler's; other checks show whether the request can ever be met.
     """
     if fleet.origin is None:
-        yield not_applicable(job.name, "the nodes do not come from a scheduler or cluster")
+        yield not_applicable(job.name, "the list of nodes is not from a scheduler or cluster")
     elif fleet.origin.problem:
         yield unknown(f"nodes of {fleet.origin.words}", fleet.origin.problem, required=True)
     else:
@@ -249,13 +249,13 @@ def named_node_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     What it checks: if a scheduler lists the nodes, the hosts in the job's files (hostfile, endpoints) are among them,
     by full or short name.
 
-    Why it matters: a launcher that is given a node outside the allocation is refused there, or waits for it.
+    Why it matters: a launcher that is given a node outside the allocation is rejected there, or waits for it.
 
-    Example: a hostfile written for the last allocation names node7, and this one holds node[1-4].
+    Example: a hostfile that was written for an earlier allocation names node7, but the current one has node[1-4].
 
-    Fix: write the list from the allocation (`scontrol show hostnames`), or request the nodes by name.
+    Fix: generate the list from the allocation (`scontrol show hostnames`), or request the nodes by name.
 
-    Known limits: addresses are not compared with names, and a list that is used only elsewhere counts, too.
+    Known limits: addresses are not compared with names, and a list that is used only elsewhere also counts.
     """
     origin = fleet.origin
     if origin is None or origin.source != "executor" or nodes_share_machine(fleet) or not fleet.records:
@@ -272,10 +272,10 @@ def named_node_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     claim = job.about("hosts")[0]
     yield failed(
         f"{job.name}: hosts",
-        f"the job's files name {fold(absent)}, but {origin.words} holds {fold(node.name for node in fleet.nodes)}",
+        f"the job's files name {fold(absent)}, but {origin.words} has {fold(node.name for node in fleet.nodes)}",
         at=claim,
         nodes=tuple(absent),
-        remedy="Take the list of hosts from the allocation, or request these nodes by name.",
+        remedy="Use the allocation's list of hosts, or request these nodes by name.",
         confidence=Confidence.MEDIUM,
     )
 

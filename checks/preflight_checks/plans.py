@@ -1,4 +1,4 @@
-"""Helpers of most checks: the facts requested from each node, and the cases where these are missing or irrelevant."""
+"""Helpers for most checks: the facts requested from each node, and the cases where these are missing or irrelevant."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ warning_check = functools.partial(check, severity=Severity.WARNING, confidence=C
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A plan that knows its probes, so that a check does not name them again."""
+    """A plan that knows its probes, so that a check need not name them again."""
 
     probes: tuple[Callable[..., object], ...]
     requests: PlanRequests
@@ -50,7 +50,7 @@ def requests_for(*probes: Callable[..., object]) -> Callable[[PlanRequests], Pla
 
 
 def runs_on_several_machines(job: Job, fleet: Fleet) -> bool:
-    """Return whether the job runs on several machines; a condition of plans and judgements."""
+    """Return whether the job runs on several machines; a condition for plans and checks."""
     return is_multi_node(fleet)
 
 
@@ -76,7 +76,7 @@ def all_of(*conditions: Condition) -> Condition:
 
 @requests_for()
 def no_requests(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Yield nothing. The plan of a check that needs no facts from the nodes."""
+    """Yield nothing: the plan of a check that needs no facts from the nodes."""
     yield from ()
 
 
@@ -93,7 +93,7 @@ def on_every_node(
     """Return a plan that requests these probes from every reached node, node by node.
 
     Args:
-        params: the probes' parameters; a function where they depend on the job.
+        params: the probes' parameters; a function if they depend on the job.
         when: requests nothing unless this condition holds.
         because: the claims that the requests cite.
         needed_by: like `because`, but without such claims nothing is requested.
@@ -124,7 +124,7 @@ def on_every_node(
 
 
 def combine_plans(*plans: Plan, when: Condition | None = None) -> Plan:
-    """Return a plan that makes the requests of all these plans, in this order, if `when` holds."""
+    """Return a plan that makes the requests of all given plans, in this order, if `when` holds."""
 
     def plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
         if when is None or when(job, fleet):
@@ -135,7 +135,7 @@ def combine_plans(*plans: Plan, when: Condition | None = None) -> Plan:
 
 
 def gated_by(gate: Gate[T]) -> Callable[[JudgeGiven[T]], JudgeFacts]:
-    """Return a decorator that passes the gate's result to the judgement, or yields only the gate's verdicts."""
+    """Return a decorator that passes the gate's result to the check, or yields only the gate's verdicts."""
 
     def decorate(judge: JudgeGiven[T]) -> JudgeFacts:
         @functools.wraps(judge)
@@ -150,7 +150,7 @@ def gated_by(gate: Gate[T]) -> Callable[[JudgeGiven[T]], JudgeFacts]:
 
 
 def only_if(condition: Condition, subject: str, otherwise: str) -> Callable[[JudgeFacts], JudgeFacts]:
-    """Return a decorator for a judgement that applies only if this condition holds; otherwise it gives the reason."""
+    """Return a decorator for a check that applies only if this condition holds; otherwise it gives the reason."""
 
     def decorate(judge: JudgeFacts) -> JudgeFacts:
         @functools.wraps(judge)
@@ -257,24 +257,24 @@ MIB, GIB, TIB = 2**20, 2**30, 2**40
 
 
 def ranks_of_node(job: Job) -> tuple[int, tuple[Claim, ...]]:
-    """Return the number of ranks on each node, with the claims that state it; 1 if none does."""
+    """Return the number of ranks per node, with the claims that give it; 1 if there are none."""
     return largest_value(job, "processes_per_node") or largest_value(job, "tasks_per_node") or (1, ())
 
 
 def workers_of_rank(job: Job) -> tuple[int, tuple[Claim, ...]]:
-    """Return the number of data loader workers of each rank, with the claims that state it."""
+    """Return the number of data loader workers per rank, with the claims that give it."""
     return largest_value(job, "dataloader_workers") or (0, ())
 
 
 def processes_of_node(job: Job) -> tuple[int, tuple[Claim, ...]]:
-    """Return the number of ranks of a node plus their loader workers, with the claims that state it."""
+    """Return the number of ranks per node plus their loader workers, with the claims that give it."""
     ranks, claims = ranks_of_node(job)
     workers, more = workers_of_rank(job)
     return ranks * (1 + workers), (*claims, *more)
 
 
 def world_of(job: Job, fleet: Fleet) -> tuple[int, tuple[Claim, ...]]:
-    """Return the number of ranks of the job: the stated one, else ranks per node times nodes."""
+    """Return the number of ranks of the job: the number that the files give, or else ranks per node times nodes."""
     stated = largest_value(job, "world_size")
     if stated is not None:
         return stated
@@ -298,7 +298,9 @@ def size(value: float | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Split(Generic[T]):
-    """The most common value, the nodes with other values, and whether more than half of the nodes share the first."""
+    """The most common value, the nodes with other values, and whether more than half of the nodes have the common
+    value.
+    """
 
     common: T
     agreeing: tuple[str, ...]
@@ -312,13 +314,15 @@ class Split(Generic[T]):
 
     @property
     def description(self) -> str:
-        """A text that lists the odd nodes with their values and counts the others."""
+        """Return text that lists the odd nodes with their values and counts the others."""
         odd = fold(f"{node}: {value}" for node, value in self.odd.items())
         return f"{odd}; {len(self.agreeing)} {'node has' if len(self.agreeing) == 1 else 'nodes have'} {self.common}"
 
 
 def split(values: Mapping[str, T]) -> Split[T] | None:
-    """Return the values divided into common and odd ones; None without values. In a tie, the first node's is common."""
+    """Return the values divided into common and odd ones; None without values. In a tie, the first node's value is
+    common.
+    """
     if not values:
         return None
     counts = Counter(values.values())
@@ -334,7 +338,7 @@ _LEADING = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,9}")
 
 @functools.lru_cache(maxsize=1024)
 def version_of(text: str) -> Version:
-    """Return the version in `text`, else the numbers at its start, else 0."""
+    """Return the version in `text`, or else the numbers at its start, or else 0."""
     try:
         return Version(text)
     except InvalidVersion:

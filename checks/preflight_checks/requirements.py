@@ -1,4 +1,4 @@
-"""A job's requirements for its nodes, as stated by its claims, and the nodes of a fleet by name and address."""
+"""A job's requirements for its nodes, according to its claims, and the nodes of a fleet by name and address."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def is_single_machine(fleet: Fleet) -> bool:
 
 
 def nodes_share_machine(fleet: Fleet) -> bool:
-    """Return whether several "nodes" are processes of one machine (`--on local`), where names mean nothing."""
+    """Return whether several "nodes" are processes of one machine (`--on local`), whose names are meaningless."""
     return len(fleet.nodes) > 1 and is_single_machine(fleet)
 
 
@@ -84,7 +84,7 @@ def is_literal(host: str) -> bool:
 
 
 def fold(names: Iterable[str], limit: int = 8) -> str:
-    """Return names for display: all of a few, a range such as `node[1-9]`, or the first ones and a count."""
+    """Return names for display: all if they are few, a range such as `node[1-9]`, or the first names and a count."""
     listed = list(dict.fromkeys(names))
     if _LISTED < len(listed) <= _MAX_FOLDED and all(_NUMBERED.fullmatch(name) for name in listed):
         text = folded(listed)
@@ -101,13 +101,13 @@ MASTER_PORT = 29500
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """A host and port that some process of the job binds and others connect to.
+    """A host and port that a process of the job binds and others connect to.
 
     Args:
-        what: what it is in the job, for messages.
+        what: its purpose in the job, for messages.
         host: as written in the job; empty if only known at run time (then it is the node of rank 0).
         port: TCP port; 0 if unknown.
-        named: whether the files name the port; else it is the launcher's default.
+        named: whether the files name the port; otherwise it is the launcher's default.
         kind: `store` (rank 0's store), `rendezvous` (torchrun's c10d), `server` or `trainer` (parameter servers).
     """
 
@@ -127,10 +127,10 @@ class Endpoint:
 
 @memoize
 def store_endpoints(job: Job) -> tuple[Endpoint, ...]:
-    """Return the endpoints where the ranks of each launch meet, without duplicates.
+    """Return the rendezvous endpoints of each launch, without duplicates.
 
-    torchrun ignores `--master_addr` once `--rdzv_endpoint` is given, so `--rdzv_endpoint` is read first. Etcd endpoints
-    are outside the job's nodes and are left out, as is `--standalone`.
+    torchrun ignores `--master_addr` once `--rdzv_endpoint` is given, so `--rdzv_endpoint` is read first. Etcd
+    endpoints, which are outside the job's nodes, and `--standalone` are skipped.
     """
     found: dict[tuple[str, str, int], Endpoint] = {}
     for scope in scopes(job):
@@ -166,7 +166,7 @@ def _store_endpoint(job: Job, scope: Scope) -> Endpoint | None:
 
 
 def store_claims(job: Job) -> tuple[Claim, ...]:
-    """Return the claims that name the endpoints where the ranks meet."""
+    """Return the claims that name the rendezvous endpoints."""
     return tuple(claim for endpoint in store_endpoints(job) for claim in endpoint.claims)
 
 
@@ -203,7 +203,9 @@ def endpoints_on(job: Job, fleet: Fleet) -> tuple[Endpoint, ...]:
 
 
 def owner(fleet: Fleet, endpoint: Endpoint) -> Node | None:
-    """Return the node that binds `endpoint`, by name; rank 0's if it has no host or a loopback one; None if unknown."""
+    """Return the name of the node that binds `endpoint`: rank 0's node if it has no host or a loopback host; None if
+    unknown.
+    """
     if endpoint.kind in ("store", "rendezvous") and (not endpoint.host or is_loopback(endpoint.host)):
         return fleet.master
     return find_node(fleet, endpoint.host)
@@ -211,28 +213,28 @@ def owner(fleet: Fleet, endpoint: Endpoint) -> Node | None:
 
 @memoize
 def scopes(job: Job) -> tuple[Scope, ...]:
-    """Return the scopes to read the job in: one per launch, or the whole job when no launch was found."""
+    """Return the scopes in which to read the job: one per launch, or the whole job if no launch was found."""
     return tuple(launch.scope for launch in job.launches) or (WHOLE_JOB,)
 
 
 def known_int(job: Job, quantity: str, scope: Scope = WHOLE_JOB) -> int | None:
-    """Return the value of `quantity` in `scope` if it is a single known whole number, else None."""
+    """Return the value of `quantity` in `scope` if it is a single known whole number, otherwise None."""
     return known_number(job.value(quantity, scope))
 
 
 def known_text(job: Job, quantity: str, scope: Scope = WHOLE_JOB) -> str | None:
-    """Return the value of `quantity` in `scope` if it is a single known text, else None."""
+    """Return the value of `quantity` in `scope` if it is a single known string, otherwise None."""
     return text_of(job.value(quantity, scope))
 
 
 def names_value(claim: Claim) -> bool:
-    """Return whether the files state the value of a claim, so that it is not merely its launcher's default."""
+    """Return whether the files set the value of a claim, so that it is not merely the launcher's default."""
     return claim.strength > Strength.DEFAULT or any(str(value) in claim.spelling for value in claim.alternatives)
 
 
 @memoize
 def largest_value(job: Job, quantity: str) -> tuple[int, tuple[Claim, ...]] | None:
-    """Return the largest known value of `quantity` in any launch, with the claims that state it."""
+    """Return the largest known value of `quantity` in any launch, with the claims that give it."""
     best: tuple[int, tuple[Claim, ...]] | None = None
     for scope in scopes(job):
         value = known_int(job, quantity, scope)
@@ -243,7 +245,7 @@ def largest_value(job: Job, quantity: str) -> tuple[int, tuple[Claim, ...]] | No
 
 @memoize
 def backends(job: Job) -> tuple[frozenset[str], tuple[Claim, ...]]:
-    """Return the backends that the job states (`gloo`, `nccl`, `ps` ...), with claims; none leaves it to torch."""
+    """Return the backends that the job names (`gloo`, `nccl`, `ps` ...), with claims; empty if torch chooses."""
     stated, found = model_size.stated_backends(job, scopes(job))
     names, claims = set(stated), list(found)
     for scope in scopes(job):
@@ -260,7 +262,7 @@ def backend_claims(job: Job) -> tuple[Claim, ...]:
 
 @memoize
 def asked_backend(job: Job) -> tuple[str, tuple[Claim, ...]]:
-    """Return the backend that the job certainly uses (`nccl`, `gloo`, or empty), with the claims that state it."""
+    """Return the backend that the job certainly uses (`nccl`, `gloo`, or empty), with the claims that name it."""
     return model_size.requested_backend(job, scopes(job))
 
 
@@ -274,7 +276,7 @@ def gpu_claims(job: Job) -> tuple[Claim, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """A variable that chooses interfaces on a node: its value, its source, and whether the ranks certainly see it."""
+    """A variable that selects interfaces on a node: its value, its source, and whether the ranks certainly see it."""
 
     variable: str
     value: str
@@ -308,14 +310,14 @@ def _filters(job: Job, node: str) -> tuple[Filter, ...]:
 
 
 def filter_of(job: Job, variable: str, node: str = "") -> Filter | None:
-    """Return the filter of `variable` on `node`; None if the variable has no value or several."""
+    """Return the filter of `variable` on `node`; None if the variable has no value or several values."""
     found = [item for item in filters(job, node) if item.variable == variable]
     return found[0] if len(found) == 1 else None
 
 
 @memoize
 def filter_unresolved(job: Job, variable: str) -> bool:
-    """Return whether the files set `variable` to a value that is only known at run time."""
+    """Return whether the files set `variable` to a value that is known only at run time."""
     return any(
         isinstance(claim.value, Unresolved) for scope in scopes(job) for claim in job.setting(f"env.{variable}", scope)
     )

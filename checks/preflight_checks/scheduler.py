@@ -1,6 +1,8 @@
-"""Checks that Slurm can give the job its nodes: enough that fit, in service, in a partition that allows the request.
+"""Checks that Slurm can allocate the job's nodes: enough suitable nodes, in service, in a partition that allows the
+request.
 
-Partitions come from the controller's list, so they are checked even while all nodes are in use."""
+Partitions come from the controller's list, so they are checked even if all nodes are in use.
+"""
 
 from __future__ import annotations
 
@@ -33,14 +35,14 @@ NOT_SLURM = "Slurm did not report its partitions"
 
 @dataclass(frozen=True, slots=True)
 class RequestedOption:
-    """One option of the header: the value as written, and its location."""
+    """One option in the batch header: the value as written, and its location."""
 
     value: str
     claim: Claim
 
 
 def requested_options(job: Job) -> dict[str, RequestedOption]:
-    """Return the request of the header, by the long name of the option; unresolved values are left out."""
+    """Return the requests in the batch header, by the long name of the option; unresolved values are left out."""
     found: dict[str, RequestedOption] = {}
     for claim in job.about("batch_option"):
         if isinstance(claim.value, Known):
@@ -79,14 +81,14 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     What it checks: Slurm's state of each node of the allocation, and of each node that the job names.
 
-    Why it matters: Slurm allocates no drained node: a job that names one waits forever, and a job that runs on one
-    cannot be requeued there. The finding quotes the administrator's reason.
+    Why it matters: Slurm does not allocate drained nodes: a job that names one waits forever, and a job that runs on
+    one cannot be requeued there. The finding quotes the administrator's reason.
 
     Example: node7 is drained with the reason "GPU 3 fell off the bus".
 
     Fix: exclude the node, or return it to service (`scontrol update nodename=N state=resume`) once it is fixed.
 
-    Known limits: in a running allocation a drained node is a warning; NOD001 reports one that is down.
+    Known limits: in a running allocation, a drained node is a warning; NOD001 reports a node that is down.
     """
     cluster = slurm_of(fleet)
     if cluster is None or not cluster.nodes:
@@ -103,7 +105,7 @@ def node_out_of_service(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         yield failed(
             name,
             f"Slurm has {name} as {reason}" + ("" if running else ", and does not allocate it"),
-            at=Evidence("state of the node", reason, "in service", f"scontrol show node {name}", name),
+            at=Evidence("node state", reason, "in service", f"scontrol show node {name}", name),
             remedy=f"Leave {name} out (--exclude={name}), or return it to service once it is fixed.",
             severity=Severity.WARNING if running else None,
         )
@@ -116,17 +118,17 @@ def _named_nodes(fleet: Fleet) -> Iterator[str]:
 
 @allocation_check("ALC005", "too-few-fitting-nodes", severity=Severity.ERROR)
 def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The partition has as many suitable nodes as the job needs at once.
+    """The partition has as many suitable nodes as the job needs at the same time.
 
-    What it checks: how many nodes of the partition have the GPUs, cores, memory and features that the header requests
-    on each, and how many of those are in service.
+    What it checks: how many nodes in the partition have the GPUs, cores, memory and features that the batch header
+    requests per node, and how many of these are in service.
 
     Why it matters: a job starts on all of its nodes or on none. With too few suitable nodes it never starts; with too
-    few in service it waits until one is repaired, and no tool says which.
+    few in service it waits until one is repaired, and no tool shows which.
 
     Example: a job requests sixteen nodes with eight GPUs, and two of the partition's sixteen are drained.
 
-    Fix: request fewer nodes or less on each, or return nodes to service.
+    Fix: request fewer nodes or less per node, or return nodes to service.
 
     Known limits: reservations, licenses, the topology and features joined by operators are ignored. Busy nodes count
     as suitable.
@@ -134,7 +136,9 @@ def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     cluster, requested = slurm_of(fleet), requested_options(job)
     count = min_nodes(requested)
     if cluster is None or not cluster.nodes or not cluster.partitions or count is None:
-        yield not_applicable(job.name, NOT_SLURM if cluster is None else "the header states no number of nodes")
+        yield not_applicable(
+            job.name, NOT_SLURM if cluster is None else "the batch header does not request a number of nodes"
+        )
         return
     needs = dict(_node_needs(requested))
     feature = requested["--constraint"].value if "--constraint" in requested else ""
@@ -156,16 +160,16 @@ def too_few_fitting_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     if len(fitting) < count:
         yield failed(
             f"{job.name}: nodes",
-            f"the job starts on {count} nodes{each} at once, and its partition has {len(fitting)} of these",
+            f"the job needs {count} nodes{each} at the same time, but its partition has only {len(fitting)}",
             at=requested["--nodes"].claim,
             also=(evidence,),
-            remedy="Request fewer nodes, for less on each, or in another partition.",
+            remedy="Request fewer nodes, less on each node, or another partition.",
         )
         return
     yield failed(
         f"{job.name}: nodes",
-        f"the job starts on {count} nodes{each} at once; only {len(usable)} of these are in service, and "
-        f"{fold(closed)} {'is' if len(closed) == 1 else 'are'} not: "
+        f"the job needs {count} nodes{each} at the same time; only {len(usable)} are in service, and {fold(closed)} "
+        f"{'is' if len(closed) == 1 else 'are'} not: "
         + "; ".join(f"{node.name} is {node.closed}" for node in fitting[:64] if node.closed),
         at=requested["--nodes"].claim,
         also=(evidence,),
@@ -199,7 +203,7 @@ def _whole_number(requested: dict[str, RequestedOption], option: str) -> int | N
 
 
 def _gpus(text: str, *, bare: bool) -> int:
-    """Return the GPUs of `gpu:a100:8,nvme:1` or, `bare`, of `a100:8`."""
+    """Return the GPUs in `gpu:a100:8,nvme:1` or, if `bare`, in `a100:8`."""
     total = 0
     for part in text.split(","):
         pieces = part.split(":")
@@ -218,7 +222,7 @@ def _amount(name: str, amount: float) -> str:
 def scheduler_refuses(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Slurm would accept the job.
 
-    What it checks: `sbatch --test-only` with the options of the header; nothing is submitted.
+    What it checks: `sbatch --test-only` with the options of the batch header; nothing is submitted.
 
     Why it matters: a site's own rules (accounts, limits, plugins) are known only to Slurm.
 
@@ -244,10 +248,11 @@ def scheduler_refuses(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     evidence = Evidence("sbatch --test-only", cluster.refusal, "a start time", "sbatch --test-only")
     yield failed(
         f"{job.name}: request",
-        f'Slurm would not accept the job: "{cluster.refusal}"',
+        f'Slurm would reject the job: "{cluster.refusal}"',
         at=claims[0] if claims else evidence,
         also=(*claims[1:], evidence),
-        remedy="Correct the option in the message; `sbatch --test-only` repeats the test without submitting.",
+        remedy="Correct the option that the message names; `sbatch --test-only` repeats the test without submitting "
+        "the job.",
         severity=Severity.WARNING if passing else None,
     )
 
@@ -272,7 +277,7 @@ def partition_unavailable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         yield not_applicable(job.name, NOT_SLURM)
         return
     if "--partition" not in requested:
-        yield not_applicable(job.name, "the header names no partition")
+        yield not_applicable(job.name, "the batch header names no partition")
         return
     option = requested["--partition"]
     partitions, known = partitions_of(cluster, requested), [item.name for item in cluster.partitions]
@@ -290,9 +295,9 @@ def partition_unavailable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         states = ", ".join(f"{item.name} is {item.state}" for item in partitions)
         yield failed(
             f"{job.name}: partition",
-            f"{states}, and starts no jobs",
+            f"{states}, so it starts no jobs",
             at=option.claim,
-            also=(Evidence("state of the partition", states, "UP", f"scontrol show partition {partitions[0].name}"),),
+            also=(Evidence("partition state", states, "UP", f"scontrol show partition {partitions[0].name}"),),
             remedy="Choose a partition that is up, or wait until an administrator opens this partition.",
         )
     else:
@@ -305,7 +310,7 @@ def beyond_partition_limits(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
     What it checks: nodes and time compared with MinNodes, MaxNodes, MaxTime and the size of the partition.
 
-    Why it matters: without EnforcePartLimits Slurm accepts the job and lets it wait forever (PartitionTimeLimit,
+    Why it matters: without EnforcePartLimits Slurm accepts the job, which then waits forever (PartitionTimeLimit,
     PartitionNodeLimit); only the reason in squeue shows it.
 
     Example: `--time=7-00:00:00` in a partition with MaxTime=2-00:00:00.
@@ -318,7 +323,7 @@ def beyond_partition_limits(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     cluster, requested = slurm_of(fleet), requested_options(job)
     partitions = partitions_of(cluster, requested) if cluster is not None else ()
     if not partitions:
-        yield not_applicable(job.name, NOT_SLURM if cluster is None else "its partition is not known")
+        yield not_applicable(job.name, NOT_SLURM if cluster is None else "its partition is unknown")
         return
     faults = [list(_exceeded_limit(item, requested)) for item in partitions]
     if not all(faults):
@@ -330,7 +335,7 @@ def beyond_partition_limits(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
             f"{job.name}: {limit}",
             message,
             at=requested[option].claim,
-            also=(Evidence("limits of the partition", limit, "", f"scontrol show partition {partitions[0].name}"),),
+            also=(Evidence("partition limits", limit, "", f"scontrol show partition {partitions[0].name}"),),
             remedy=f"Request less than {limit}, or choose another partition.",
             certain=not lifted,
         )
@@ -343,18 +348,18 @@ def _exceeded_limit(item: Partition, requested: dict[str, RequestedOption]) -> I
         for bound, limit_name in ((item.max_nodes, "MaxNodes"), (item.total_nodes, "TotalNodes")):
             if bound is not None and count > bound:
                 message = (
-                    f"the job requests {count} nodes, and partition {item.name} allows at most {bound} ({limit_name})"
+                    f"the job requests {count} nodes, but partition {item.name} allows at most {bound} ({limit_name})"
                 )
                 yield "--nodes", message, f"{limit_name}={bound}"
                 break
         if item.min_nodes and _max_nodes(requested, count) < item.min_nodes:
-            message = f"the job requests {count} nodes, and partition {item.name} requires at least {item.min_nodes}"
+            message = f"the job requests {count} nodes, but partition {item.name} requires at least {item.min_nodes}"
             yield "--nodes", message, f"MinNodes={item.min_nodes}"
     if "--time" in requested and item.max_time:
         wanted, limit = parse_seconds(requested["--time"].value), parse_seconds(item.max_time)
         if wanted is not None and limit and wanted > limit:
             requested_time = requested["--time"].value
-            message = f"the job requests {requested_time}, and partition {item.name} allows at most {item.max_time}"
+            message = f"the job requests {requested_time}, but partition {item.name} allows at most {item.max_time}"
             yield "--time", message, f"MaxTime={item.max_time}"
 
 
@@ -375,14 +380,15 @@ def account_not_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Fix: name an account or quality of service that the partition allows.
 
-    Known limits: without an account in the header, the user's default account is not looked up. Children of an
-    allowed account are allowed too, so accounts are a warning.
+    Known limits: without an account in the header, the user's default account is not looked up. Children of an allowed
+    account are also allowed, so accounts are a warning.
     """
     cluster, requested = slurm_of(fleet), requested_options(job)
     partitions = partitions_of(cluster, requested) if cluster is not None else ()
     if not partitions or not ({"--account", "--qos"} & requested.keys()):
         yield not_applicable(
-            job.name, "the header names neither account nor quality of service, or the nodes do not come from Slurm"
+            job.name,
+            "the batch header names neither an account nor a quality of service, or the nodes are not from Slurm",
         )
         return
     is_known = False
@@ -403,7 +409,7 @@ def account_not_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
                 at=requested[option].claim,
                 also=(
                     Evidence(
-                        f"allowed there ({word})", fold(allowed) or "all except some", value, "scontrol show partition"
+                        f"allowed there ({word})", fold(allowed) or "all but some", value, "scontrol show partition"
                     ),
                 ),
                 remedy=f"Use one of {fold(allowed)}." if allowed else f"Use another {word}.",
@@ -428,7 +434,7 @@ def _ray_claims(job: Job) -> tuple[Claim, ...]:
 
 
 def _compares_versions(job: Job, fleet: Fleet) -> bool:
-    """Return whether an executor other than Ray, which compares versions itself, reaches a Ray job's nodes."""
+    """Return whether an executor other than Ray reaches a Ray job's nodes; Ray itself compares versions."""
     return bool(_ray_claims(job)) and len(fleet.nodes) > 1 and fleet.executor != "ray"
 
 
@@ -441,17 +447,18 @@ def _compares_versions(job: Job, fleet: Fleet) -> bool:
 def ray_nodes_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes of a Ray job have exactly the same version of Ray, and the same minor version of Python.
 
-    What it checks: the version of Ray, and the first two numbers of Python's, where the ranks will run; on a running
-    cluster, that of its workers' Python. VER003 reports a different minor version of Ray.
+    What it checks: the version of Ray, and the first two numbers of Python's version, where the ranks will run; on a
+    running cluster, those of its workers' Python. VER003 reports a different minor version of Ray.
 
-    Why it matters: `ray start` on a node with another version ends with "Version mismatch", so the node is missing from
-    the cluster; if this test is disabled, tasks fail with unpickling errors.
+    Why it matters: `ray start` on a node with another version stops with "Version mismatch", so the node is missing
+    from the cluster; if this test is disabled, tasks fail with unpickling errors.
 
     Example: three nodes with Ray 2.9.3 and one with 2.9.0.
 
-    Fix: one image or environment for all nodes.
+    Fix: use one image or environment on all nodes.
 
-    Known limits: over Ray itself only Python is compared: a running cluster has already rejected other versions of Ray.
+    Known limits: over Ray itself, only Python is compared: a running cluster has already rejected other versions of
+    Ray.
     """
     claims = _ray_claims(job)
     if fleet.executor == "ray" and len(fleet.reached) > 1:
@@ -484,27 +491,27 @@ def _difference_findings(quantity: str, versions: Mapping[str, str], claims: tup
         at=Evidence("packages", f"{quantity} {version}", division.common, "ray --version; python --version", node),
         also=claims[:1],
         nodes=tuple(division.odd),
-        remedy=f"Give {fold(division.odd)} the {quantity} {division.common} of the others, "
-        "or run all nodes from one image.",
+        remedy=f"Install {quantity} {division.common} on {fold(division.odd)} as on the other nodes, or use one "
+        "image on all nodes.",
     )
 
 
 @check("RAY031", "bundle-fits-no-node", plan=no_requests, severity=Severity.ERROR)
 def bundle_fits_no_node(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Each bundle of the job fits on some node of the Ray cluster.
+    """Each bundle of the job fits on at least one node of the Ray cluster.
 
     What it checks: the largest bundle of each placement group, and the GPUs of each worker of a Ray trainer, compared
     with the total resources of each node of the running cluster.
 
-    Why it matters: a bundle is never split over nodes. If no node has all its resources, the group stays pending; only
-    Ray's log shows it, and the job waits forever while it holds other resources.
+    Why it matters: a bundle is never split across nodes. If no node has all its resources, the group stays pending;
+    only Ray's log shows this, and the job waits forever while it holds other resources.
 
     Example: `placement_group([{"GPU": 8, "CPU": 96}])` on nodes that announce 8 GPUs and 64 CPUs.
 
     Fix: smaller bundles, or nodes that announce more (`ray start --num-cpus`).
 
-    Known limits: whether all bundles fit together is not judged. On a cluster that may grow (KubeRay, Ray's autoscaler,
-    by the labels of its nodes) it is a warning.
+    Known limits: whether all bundles fit together is not judged. On a cluster that may grow (KubeRay or Ray's
+    autoscaler, according to the node labels), the finding is a warning.
     """
     cluster = fleet.cluster if fleet.cluster is not None and fleet.cluster.kind == "ray" else None
     if cluster is None:
@@ -517,7 +524,7 @@ def bundle_fits_no_node(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     for claim, bundle in wanted:
         subject = f"{claim.span.path}:{claim.span.line}"
         if not bundle:
-            yield unknown(subject, f"`{claim.spelling}` is known at run time only", at=claim)
+            yield unknown(subject, f"`{claim.spelling}` is known only at run time", at=claim)
         elif any(_has_resources(node.has, bundle) for node in cluster.nodes):
             yield passed(subject)
         else:
@@ -530,10 +537,11 @@ def _too_large_finding(subject: str, claim: Claim, bundle: Mapping[str, float], 
     grows = any(label in node.labels for node in cluster.nodes for label in _RAY_AUTOSCALER_LABELS)
     return failed(
         subject,
-        f"`{claim.spelling}` requests {bundle_text} on one node, and no node of the cluster has that: {held}",
+        f"`{claim.spelling}` requests {bundle_text} on one node, but no node of the cluster has that: {held}",
         at=claim,
         also=(Evidence("cluster", held, bundle_text, "ray status"),),
-        remedy="Request less on each node, or start the nodes with more (`ray start --num-cpus`, `--num-gpus`)."
+        remedy="Request less on each node, or start the nodes with more resources (`ray start --num-cpus`, "
+        "`--num-gpus`)."
         + (" If an autoscaler adds nodes, it needs a node type with these resources." if grows else ""),
         certain=not grows,
     )
@@ -649,15 +657,17 @@ def _number(job: Job, quantity: str, scope: Scope) -> float | None:
 
 
 def _cluster_of_pods(job: Job, fleet: Fleet, facts: Facts) -> Generator[Verdict, None, Cluster | None]:
-    """Return the Kubernetes cluster, if its nodes and the job's number of pods are known; else yield the verdict."""
+    """Return the Kubernetes cluster if its nodes and the job's number of pods are known; otherwise yield the
+    verdict.
+    """
     cluster = fleet.cluster
     if cluster is None or cluster.kind != "kubernetes":
         yield not_applicable(job.name, "the nodes are not reached through Kubernetes, which this check requires")
     elif not pod_needs(job):
-        yield not_applicable(job.name, "no manifest among the job's files states a number of pods")
+        yield not_applicable(job.name, "no manifest among the job's files gives a number of pods")
     elif not cluster.nodes:
         reason = "; ".join(cluster.unknown) or "the cluster has no nodes"
-        yield unknown(job.name, f"the resources of the cluster are not known: {reason}")
+        yield unknown(job.name, f"the resources of the cluster are unknown: {reason}")
     else:
         return cluster
     return None
@@ -671,15 +681,15 @@ def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts, cluster: Cluster) ->
     What it checks: for each role of the job's manifest, the GPUs, cores and memory that its pods request compared with
     the total capacity (`allocatable`) of the nodes with the selected labels, free or not.
 
-    Why it matters: a job that can never be placed as a whole stays Pending forever, or starts in part and waits in the
-    collective setup for missing ranks while it holds its GPUs.
+    Why it matters: a job that can never be placed as a whole stays Pending forever, or starts partially and waits in
+    the setup of the process group for missing ranks while it holds its GPUs.
 
     Example: four workers of 8 GPUs in a pool of three such nodes; one pod that requests 16 GPUs.
 
     Fix: fewer or smaller pods, another pool, or more nodes.
 
-    Known limits: taints, affinities between pods, volumes and quotas are not checked. If a pool is autoscaled (by its
-    labels), or nodes are cordoned or not ready, it is a warning.
+    Known limits: taints, affinities between pods, volumes and quotas are not checked. If a pool is autoscaled
+    (according to its labels), or nodes are cordoned or not ready, the finding is a warning.
     """
     fitting = True
     for need in pod_needs(job):
@@ -699,7 +709,7 @@ def gang_does_not_fit(job: Job, fleet: Fleet, facts: Facts, cluster: Cluster) ->
             also=(*need.claims[1:2], _evidence(need, open_now)),
             remedy="Request fewer or smaller pods, choose another pool, or add nodes; "
             "`kubectl get nodes -o custom-columns=NAME:.metadata.name,GPUS:.status.allocatable` lists the nodes."
-            + (" If the pool is autoscaled, it must grow." if grows else ""),
+            + (" An autoscaled pool must grow." if grows else ""),
             certain=not mild,
         )
     if fitting:
@@ -710,9 +720,9 @@ def _shortage_message(need: PodNeed, nodes: list[ClusterNode], room: Mapping[str
     pods = "1 pod requests" if need.count == 1 else f"{need.count} pods request"
     where = f"the nodes with {' and '.join('|'.join(item) for item in need.labels)}" if need.labels else "its nodes"
     if not nodes:
-        return f"{pods} {need.description} (each) on {where}, and no node of the cluster has these labels"
+        return f"{pods} {need.description} (each) on {where}, but no node of the cluster has these labels"
     most = max(room.values(), default=0)
-    message = f"{pods} {need.description} each, and {where} ({len(nodes)}) have room for {sum(room.values())} of them"
+    message = f"{pods} {need.description} each, but {where} ({len(nodes)}) have room for only {sum(room.values())}"
     if not most and room:
         message += "; the largest has " + _largest(nodes)
     return message + (f"; not counted: {fold(closed)}" if closed else "")
@@ -734,8 +744,8 @@ def _evidence(need: PodNeed, room: Mapping[str, int]) -> Evidence:
 def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts, cluster: Cluster) -> Iterator[Verdict]:
     """Either all pods of the job can be placed now, or none of them starts.
 
-    What it checks: without gang scheduling, the free resources of the nodes, compared with the pods that do not run
-    yet: either all of them fit, or none.
+    What it checks: without gang scheduling, the free resources of the nodes, compared with the pods that are not
+    running yet: either all fit, or none.
 
     Why it matters: pods that start without the others hold their GPUs and wait in rendezvous until its timeout; two
     such jobs wait for each other forever.
@@ -750,7 +760,7 @@ def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts, cluster: Cluster) 
         yield passed(job.name)
         return
     if any(node.free is None for node in cluster.nodes):
-        yield unknown(job.name, "; ".join(cluster.unknown) or "the free resources of the nodes are not known")
+        yield unknown(job.name, "; ".join(cluster.unknown) or "the free resources of the nodes are unknown")
         return
     running, clean = len(fleet.reached), True
     for need in pod_needs(job):
@@ -765,10 +775,10 @@ def gang_starts_in_part(job: Job, fleet: Fleet, facts: Facts, cluster: Cluster) 
         yield failed(
             f"pods of {need.name}",
             f"{now} of {need.count} pods of {need.description} each can run now, and nothing makes them wait for the "
-            "rest: they would hold their resources until the others fit",
+            "rest: they would hold their resources until the other pods fit",
             at=need.claims[0],
             also=(_evidence(need, room),),
-            remedy="Name the cluster's gang scheduler in `schedulerName`, or a Kueue queue in the labels; or wait.",
+            remedy="Name the cluster's gang scheduler in `schedulerName`, or a Kueue queue in the labels, or wait.",
         )
     if clean:
         yield passed(job.name)

@@ -1,4 +1,6 @@
-"""Checks of parameter servers: how they are spread over the nodes, and whether memory, cores and network suffice."""
+"""Checks of parameter servers: how they are distributed over the nodes, and whether memory, cores and network
+suffice.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ _VARIABLES = {"server": "PADDLE_PSERVERS_IP_PORT_LIST", "trainer": "PADDLE_TRAIN
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Servers and trainers by node; `unplaced` have an unknown host; not `stated`: from the nodes' environment."""
+    """Servers and trainers by node; `unplaced` have an unknown host; if not `stated`, they are from the nodes'
+    environment.
+    """
 
     servers: tuple[Endpoint, ...]
     trainers: tuple[Endpoint, ...]
@@ -56,7 +60,9 @@ class Layout:
 
 
 def endpoints_of(job: Job, facts: Facts) -> tuple[tuple[Endpoint, ...], bool]:
-    """Return the servers and trainers that the files list, else those on which the environments of all nodes agree."""
+    """Return the servers and trainers that the files list, or else those on which the environments of all nodes
+    agree.
+    """
     stated = server_endpoints(job)
     if stated or not has_parameter_servers(job):
         return stated, True
@@ -76,7 +82,7 @@ def endpoints_of(job: Job, facts: Facts) -> tuple[tuple[Endpoint, ...], bool]:
 
 
 def layout(job: Job, fleet: Fleet, facts: Facts) -> Layout:
-    """Return the placement of servers and trainers, by the nodes' own addresses, or by name if those are unknown."""
+    """Return the placement of servers and trainers, by the nodes' own addresses, or by name if these are unknown."""
     endpoints, are_stated = endpoints_of(job, facts)
     seen = {node: {host.host: host for host in place.hosts} for node, place in facts.observed(server_place).items()}
     node_of: dict[Endpoint, str] = {}
@@ -109,7 +115,7 @@ class Shares:
 
 @dataclass(frozen=True, slots=True)
 class Parameters:
-    """The parameters' sizes: shapes of dense ones, rows and width of tables, and the claim of the largest."""
+    """The parameters' sizes: shapes of dense parameters, rows and width of tables, and the claim about the largest."""
 
     dense: tuple[tuple[int, ...], ...]
     tables: tuple[tuple[int, int], ...]
@@ -117,7 +123,9 @@ class Parameters:
 
 
 def parameters_of(job: Job) -> Parameters | None:
-    """Return the parameters if the files state all sizes, else None. Tables that grow start empty and are left out."""
+    """Return the parameters if the files give all sizes, otherwise None. Growing tables start empty and are left
+    out.
+    """
     stated = (*job.about("embedding_shape"), *job.about("parameter_shape"))
     known = [claim for claim in stated if isinstance(claim.value, Known)]
     if not known or len(known) < len(stated):
@@ -141,11 +149,11 @@ def parameters_of(job: Job) -> Parameters | None:
 
 
 def shares(job: Job, servers: int) -> Shares | None:
-    """Return the bytes that the servers hold, if the files state the sizes of parameters, else None.
+    """Return the bytes that the servers will hold if the files give the parameter sizes, otherwise None.
 
     Dense parameters are partitioned as the job configures (Paddle's slice_var_up, min_block_size, split_method); tables
-    with sparse gradients are divided by row. A step exchanges only the dense part, because a step moves only the rows
-    of its batch from a table, and their number is unknown.
+    with sparse gradients are divided by row. Only the dense part counts as exchanged per step: of tables, a step moves
+    only the rows in its batch, whose number is unknown.
     """
     parameters = parameters_of(job)
     if servers < 1 or parameters is None:
@@ -165,7 +173,7 @@ def assignment_policy(job: Job) -> tuple[str, int | None]:
 
 
 def _smallest_block(job: Job) -> int | None:
-    """Return the smallest block, or None if parameters are not split."""
+    """Return the smallest block; None if parameters are not split."""
     if any(False in claim.alternatives for claim in job.about("slice_var_up")):
         return None
     return next((value for scope in scopes(job) if (value := known_int(job, "min_block_size", scope))), MIN_BLOCK)
@@ -176,7 +184,7 @@ def _text(job: Job, quantity: str) -> str:
 
 
 def _shape(claim: Claim) -> tuple[int, ...] | None:
-    """Return the shape of a parameter; None if it is not positive or larger than any machine."""
+    """Return the shape of a parameter; None if it is not positive or exceeds the memory of any machine."""
     for value in claim.alternatives:
         if isinstance(value, tuple) and all(is_whole_number(str(item)) for item in value):
             shape = tuple(int(str(item)) for item in value)
@@ -239,25 +247,25 @@ placement_check = functools.partial(check, plan=plan_placement)
 
 
 @placement_check("PLC001", "servers-on-few-nodes", severity=Severity.WARNING)
-@gated_by(known_layout("places of servers"))
+@gated_by(known_layout("server placement"))
 def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, placement: Layout) -> Iterator[Verdict]:
-    """Parameter servers are spread over the nodes, as the nodes' own addresses show.
+    """Parameter servers are spread over the nodes, according to the nodes' own addresses.
 
-    What it checks: the host of each server is looked up on every node, and belongs to the node that has the address.
-    Two or more servers are not all on one node while trainers are on several, and no server node has two servers more
-    than another.
+    What it checks: each server's host is resolved on every node, and belongs to the node that has the address. If
+    trainers are on several nodes, two or more servers are not all on one node, and the numbers of servers per server
+    node differ by at most one.
 
-    Why it matters: all parameters of all trainers go through one network card and one memory, so further servers add
-    nothing; the node with more servers than the others sets the speed.
+    Why it matters: all parameters of all trainers go through one network card and one memory, so more servers do not
+    help; the node with more servers than the others sets the speed.
 
     Example: ps-a and ps-b are two names of one machine.
 
-    Fix: give the servers addresses on different nodes, one or equally many on each.
+    Fix: give the servers addresses on different nodes, the same number on each.
 
-    Known limits: if the files name one host for all servers, PPS007 reports it without any node.
+    Known limits: if the files name one host for all servers, PPS007 reports this without examining nodes.
     """
     for endpoint in placement.unplaced:
-        yield unknown(f"{endpoint.what} {endpoint.host}", "its address belongs to no node, or to several")
+        yield unknown(f"{endpoint.what} {endpoint.host}", "its address belongs to no node or to several nodes")
     servers_by_node = placement.by_node(placement.servers)
     trainers = placement.by_node(placement.trainers)
     hosts = {endpoint.host for endpoint in placement.servers}
@@ -268,13 +276,13 @@ def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, placement: Layout
         if len(hosts) > 1 or not placement.stated:
             yield failed(
                 "all servers on one node",
-                f"all {len(own)} servers ({_as_written(own)}) are on {node}, while the trainers are on "
-                f"{len(trainers)} nodes",
+                f"all {len(own)} servers ({_as_written(own)}) are on {node}, but the trainers are on {len(trainers)} "
+                "nodes",
                 at=Evidence(
                     "addresses", f"{_as_written(own)} on {node}", "several nodes", f"getent hosts {own[0].host}", node
                 ),
                 also=layout_claims(placement),
-                remedy="Give the servers addresses on different nodes.",
+                remedy="Use server addresses on different nodes.",
             )
             return
     counts = {node: len(own) for node, own in servers_by_node.items()}
@@ -301,7 +309,7 @@ def servers_on_few_nodes(job: Job, fleet: Fleet, facts: Facts, placement: Layout
 
 
 @placement_check("PLC002", "servers-beside-some-trainers", severity=Severity.INFO, confidence=Confidence.MEDIUM)
-@gated_by(known_layout("neighbours of servers"))
+@gated_by(known_layout("servers next to trainers"))
 def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, placement: Layout) -> Iterator[Verdict]:
     """Servers share their nodes with all trainers, or with none.
 
@@ -314,14 +322,14 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, placement
 
     Fix: put servers on separate nodes, or one on every node.
 
-    Known limits: information only; with spare cores it costs little.
+    Known limits: informational only; with spare cores it costs little.
     """
     servers, trainers = placement.by_node(placement.servers), placement.by_node(placement.trainers)
     both = tuple(node for node in trainers if node in servers)
     if both and len(both) < len(trainers):
         yield failed(
             f"servers and trainers on {fold(both)}",
-            f"trainers on {fold(both)} share their node with servers, and those on the other "
+            f"trainers on {fold(both)} share their node with servers, but those on the other "
             f"{len(trainers) - len(both)} nodes do not",
             at=Evidence("addresses", f"server and trainer on {both[0]}", "one of them", "", both[0]),
             also=layout_claims(placement),
@@ -329,16 +337,16 @@ def servers_beside_some_trainers(job: Job, fleet: Fleet, facts: Facts, placement
             remedy="Put the servers on separate nodes, or one on every node.",
         )
     else:
-        yield passed("neighbours of servers")
+        yield passed("servers next to trainers")
 
 
 @placement_check("PLC006", "server-port-ephemeral", severity=Severity.INFO, confidence=Confidence.HIGH)
-@gated_by(known_layout("ports of servers"))
+@gated_by(known_layout("server ports"))
 def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, placement: Layout) -> Iterator[Verdict]:
-    """Servers and trainers listen on ports that the kernel gives to no other connection.
+    """Servers and trainers listen on ports that the kernel does not use for outgoing connections.
 
-    What it checks: the ports of parameter servers and trainers compared with the node's range of ephemeral ports and
-    the ports reserved in it.
+    What it checks: the ports of parameter servers and trainers compared with the node's ephemeral port range and the
+    reserved ports in it.
 
     Why it matters: any outgoing connection of the node may get such a port; then the server cannot listen, perhaps
     once in a hundred starts.
@@ -354,7 +362,7 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, placement: Layou
     for node, own in placement.by_node((*placement.servers, *placement.trainers)).items():
         place = facts.observed(server_place).get(node)
         if place is None or place.first_ephemeral_port is None or place.last_ephemeral_port is None:
-            yield unknown(f"ports of {node}", "its range of ephemeral ports is unknown")
+            yield unknown(f"ports of {node}", "its ephemeral port range is unknown")
             continue
         has_finding = True
         first, last = place.first_ephemeral_port, place.last_ephemeral_port
@@ -384,7 +392,7 @@ def server_port_ephemeral(job: Job, fleet: Fleet, facts: Facts, placement: Layou
             ),
         )
     if has_finding and not endpoints_by_range:
-        yield passed("ports of servers")
+        yield passed("server ports")
 
 
 #: A synchronous step that takes this long just to exchange dense parameters is too slow.
@@ -392,12 +400,12 @@ SLOW_STEP_S = 1.0
 
 
 @placement_check("PLC003", "server-memory-too-small", severity=Severity.ERROR)
-@gated_by(known_layout("memory of servers"))
+@gated_by(known_layout("server memory"))
 def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts, placement: Layout) -> Iterator[Verdict]:
-    """The nodes of the servers have enough memory for the parameters.
+    """The servers' nodes have enough memory for the parameters.
 
-    What it checks: dense parameters, partitioned as the job configures, and tables by rows, each with optimizer
-    states, summed over the servers of a node and compared with the memory of that node or its control group.
+    What it checks: dense parameters, partitioned as the job configures, and tables by rows, each with optimizer states,
+    summed over the servers on a node and compared with the memory of that node or its control group.
 
     Why it matters: a server allocates its share when the first parameters arrive, and fails with "bad alloc" after the
     whole job has been placed and started.
@@ -411,7 +419,7 @@ def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts, placement: Lay
     """
     needs = shares(job, len(placement.servers))
     if needs is None:
-        yield not_applicable("memory of servers", "the files do not state the sizes of the parameters")
+        yield not_applicable("server memory", "the files do not give the parameter sizes")
         return
     missing: dict[bool, dict[str, tuple[int, int]]] = {}
     for node, own in placement.by_node(placement.servers).items():
@@ -426,16 +434,16 @@ def server_memory_too_small(job: Job, fleet: Fleet, facts: Facts, placement: Lay
     for certain, nodes in missing.items():
         yield _memory_finding(placement, needs, nodes, certain=certain)
     if not missing:
-        yield passed("memory of servers")
+        yield passed("server memory")
 
 
 def _memory_finding(placement: Layout, needs: Shares, nodes: dict[str, tuple[int, int]], *, certain: bool) -> Verdict:
     node, (need, has) = next(iter(nodes.items()))
-    kept = f", with {needs.slots} further values for each" if needs.slots else ""
+    kept = f", with {needs.slots} optimizer values for each parameter" if needs.slots else ""
     free = "" if certain else " free"
     return failed(
         f"memory of {fold(nodes)}",
-        f"the servers on {fold(nodes)} will hold {size(need)} a node{kept}, and {node} has {size(has)}{free}",
+        f"the servers on {fold(nodes)} will hold {size(need)} per node{kept}, but {node} has only {size(has)}{free}",
         at=Evidence("memory", size(has), size(need), "free -h", node),
         also=(*needs.claims, *layout_claims(placement)),
         nodes=tuple(nodes),
@@ -445,15 +453,15 @@ def _memory_finding(placement: Layout, needs: Shares, nodes: dict[str, tuple[int
 
 
 @placement_check("PLC004", "server-cores-too-few", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
-@gated_by(known_layout("cores of servers"))
+@gated_by(known_layout("server cores"))
 def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, placement: Layout) -> Iterator[Verdict]:
     """Each server and trainer on a node has its own core.
 
-    What it checks: cores that a process may use on the node (affinity and quota) compared with servers and trainers
-    there.
+    What it checks: cores that a process may use on the node (affinity and quota), compared with the number of servers
+    and trainers there.
 
-    Why it matters: servers answer many trainers at once; one that shares a core with a trainer delays every step of
-    all trainers.
+    Why it matters: servers serve many trainers at the same time; a server that shares a core with a trainer delays
+    every step of all trainers.
 
     Example: two servers and two trainers in a container with 2 cores.
 
@@ -472,44 +480,44 @@ def server_cores_too_few(job: Job, fleet: Fleet, facts: Facts, placement: Layout
     for (cores, processes), nodes in crowded.items():
         yield failed(
             f"cores of {fold(nodes)}",
-            f"a process may use {cores:g} cores on {fold(nodes)}, and {processes} servers and trainers run there",
+            f"processes on {fold(nodes)} may use {cores:g} cores, but {processes} servers and trainers run there",
             at=Evidence("cores", f"{cores:g}", str(processes), "nproc", nodes[0]),
             also=layout_claims(placement),
             nodes=nodes,
-            remedy=f"Run fewer processes on {fold(nodes)}, or give it more cores.",
+            remedy=f"Run fewer processes on {fold(nodes)}, or request more cores.",
         )
     if not crowded:
-        yield passed("cores of servers")
+        yield passed("server cores")
 
 
 @placement_check("PLC005", "server-network-too-slow", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
-@gated_by(known_layout("network of servers"))
+@gated_by(known_layout("server network"))
 def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, placement: Layout) -> Iterator[Verdict]:
     """A server's network card moves the data of one step in less than a second.
 
-    What it checks: the dense parameters on the servers of a node, sent to and from every trainer on another node,
-    divided by the speed that the card of the server's address reports.
+    What it checks: the dense parameters on the servers of a node, sent to and from every trainer on other nodes,
+    divided by the speed of the network card that has the server's address.
 
     Why it matters: with parameter servers every byte of every trainer goes through the servers' cards; below this speed
     the job waits for the network at each step.
 
-    Example: 500 MiB of dense parameters on one server, 8 trainers and 1 Gbit/s: over 30 seconds a step.
+    Example: 500 MiB of dense parameters on one server, 8 trainers and 1 Gbit/s: over 30 seconds per step.
 
     Fix: more servers on more nodes, a faster network, or fewer exchanges (k_steps, half-asynchronous, geo).
 
     Known limits: rows of tables are not counted, because their number depends on the data; virtual cards report no
-    speed, and it is then unknown.
+    speed, so the result is unknown.
     """
     needs = shares(job, len(placement.servers))
     if needs is None or not sum(needs.exchanged_bytes) or not placement.trainers:
-        yield not_applicable("network of servers", "the files do not state what a step exchanges")
+        yield not_applicable("server network", "the files do not show how much data a step exchanges")
         return
     slow: dict[tuple[int, int, int], list[str]] = {}
     for node, own in placement.by_node(placement.servers).items():
         place = facts.observed(server_place).get(node)
         speed = speed_mbps(place, own[0]) if place is not None else None
         if not speed:
-            yield unknown(f"network of {node}", f"the card of {own[0].host} reports no speed")
+            yield unknown(f"network of {node}", f"the network card of {own[0].host} reports no speed")
             continue
         remote = [endpoint for endpoint in placement.trainers if placement.node_of.get(endpoint) != node]
         share = sum(needs.exchanged_bytes[placement.servers.index(endpoint)] for endpoint in own)
@@ -519,15 +527,16 @@ def server_network_too_slow(job: Job, fleet: Fleet, facts: Facts, placement: Lay
         needed = f"{share * trainers * 8 / 1e6 / SLOW_STEP_S:.0f} Mbit/s"
         yield failed(
             f"network of {fold(nodes)}",
-            f"each step {trainers} trainers exchange {size(share)} with the servers on {fold(nodes)}, which takes "
-            f"{_seconds_each_way(share, trainers, speed):.1f} s each way at the {speed} Mbit/s of its card",
+            f"in each step, {trainers} trainers exchange {size(share)} with the servers on {fold(nodes)}, which "
+            f"takes {_seconds_each_way(share, trainers, speed):.1f} s each way at {speed} Mbit/s, the speed of the "
+            "network card",
             at=Evidence("network", f"{speed} Mbit/s", needed, "ethtool", nodes[0]),
             also=(*needs.claims, *layout_claims(placement)),
             nodes=nodes,
             remedy="Spread the servers over more nodes, or exchange less often.",
         )
     if not slow:
-        yield passed("network of servers")
+        yield passed("server network")
 
 
 def _seconds_each_way(share_bytes: int, trainers: int, speed_mbps: int) -> float:
@@ -546,13 +555,13 @@ FIRST_WITHOUT = Version("3.1.1")
     severity=Severity.ERROR,
 )
 def paddle_without_parameter_server(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The Paddle of a parameter-server job is a release whose wheels include the parameter server.
+    """The Paddle release of a parameter-server job includes the parameter server in its wheels.
 
-    What it checks: the version of paddlepaddle where servers and workers will run, read from package metadata, where
-    the job starts parameter servers.
+    What it checks: the version of paddlepaddle where servers and workers will run, read from package metadata, if the
+    job starts parameter servers.
 
-    Why it matters: wheels from 3.1.1 on lack it. The launcher still accepts the options and starts all processes, and
-    the job dies in `minimize` with an import error or wrong arguments to `clone()`, which do not mention the cause.
+    Why it matters: wheels since 3.1.1 lack it. The launcher still accepts the options and starts all processes, and the
+    job dies in `minimize` with an import error or wrong arguments to `clone()`, which do not mention the cause.
 
     Example: node-a has paddlepaddle 3.3.1, and the job starts two parameter servers with fleetrun --server_num=2.
 
@@ -562,9 +571,9 @@ def paddle_without_parameter_server(job: Job, fleet: Fleet, facts: Facts) -> Ite
     Known limits: your own build with the parameter server passes only if its version has a local part (3.2.0+ps).
     """
     if not has_parameter_servers(job):
-        yield not_applicable("paddle's parameter server", "the job has no parameter servers")
+        yield not_applicable("Paddle's parameter server", "the job has no parameter servers")
         return
-    observed = yield from known_facts(facts, packages, "paddle's parameter server")
+    observed = yield from known_facts(facts, packages, "Paddle's parameter server")
     versions = {
         node: value.versions["paddlepaddle"] for node, value in observed.items() if "paddlepaddle" in value.versions
     }
@@ -573,17 +582,17 @@ def paddle_without_parameter_server(job: Job, fleet: Fleet, facts: Facts) -> Ite
         node, version = next(iter(without.items()))
         has = "has" if len(without) == 1 else "have"
         yield failed(
-            "paddle's parameter server",
+            "Paddle's parameter server",
             f"{fold(without)} {has} paddlepaddle {fold(dict.fromkeys(without.values()))}, whose wheels have no "
-            f"parameter server (since {FIRST_WITHOUT}), and this job needs it",
+            f"parameter server (since {FIRST_WITHOUT}), but this job needs one",
             at=Evidence("packages", f"paddlepaddle {version}", f"below {FIRST_WITHOUT}", node=node),
             nodes=tuple(without),
             remedy=f"Install paddlepaddle 3.0.0 or older on {fold(without)}, or build it with the parameter server.",
         )
     elif versions:
-        yield passed(f"paddle's parameter server: {fold(dict.fromkeys(versions.values()))} on {len(versions)} nodes")
+        yield passed(f"Paddle's parameter server: {fold(dict.fromkeys(versions.values()))} on {len(versions)} nodes")
     elif observed:
-        yield not_applicable("paddle's parameter server", "no node has paddlepaddle in the ranks' interpreter")
+        yield not_applicable("Paddle's parameter server", "no node has paddlepaddle in the ranks' interpreter")
 
 
 def _is_without(text: str) -> bool:

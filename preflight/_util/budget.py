@@ -1,8 +1,9 @@
 """The budget of one run: steps, CPU time and memory, charged by every reader and every rule.
 
 A run is divided into sections: one for each reading of a file, each rule on a job, and each piece of work in between.
-Each section has its own limit, and usage beyond a fair share comes out of a pool of the whole run, so that neither one
-file nor ten thousand can keep lint busy for long. A section that exceeds its budget is abandoned and reported by name.
+Each section has its own limit, and usage beyond a fair share is taken from a pool for the whole run, so that neither
+one file nor ten thousand can keep lint busy for long. A section that exceeds its budget is abandoned and reported by
+name.
 
 Steps are counted by the code that does the work (`spend`); they are the same on every machine, and they are the
 intended limit. CPU time and memory are the last resort, for code that counts nothing: a rule from a plugin, a
@@ -239,7 +240,7 @@ class Budget:
         section.ticks += ticks
         if section.ticks > section.ticks_limit:
             spent = section.ticks_limit * _TICK_S
-            return BudgetExceeded(f"more than the {spent:.3g} s of CPU time that are left for it")
+            return BudgetExceeded(f"more than the remaining {spent:.3g} s of CPU time")
         if self._spent:
             return BudgetExceeded(self._spent)
         return self._too_large() if self._is_full else None
@@ -289,7 +290,7 @@ def spend(steps: int = 1) -> None:
     if section is not None:
         section.steps_left -= steps
         if section.steps_left < 0:
-            raise BudgetExceeded(f"more than the {section.steps_limit} steps that are left for it")
+            raise BudgetExceeded(f"more than the remaining {section.steps_limit} steps")
 
 
 def note_skipped(description: str) -> None:

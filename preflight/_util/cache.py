@@ -1,4 +1,4 @@
-"""A folder of cached results outside every judged tree: bounded in size, and never required.
+"""A folder of cached results outside every checked tree, limited in size and never required.
 
 The folder is in the user's cache directory, and entries are written completely or not at all. Anything in the folder
 that cannot be trusted (another owner, writable by others, a wrong checksum) is treated as missing.

@@ -244,5 +244,5 @@ def host_of(endpoint: str) -> str:
 
 
 def is_unspecified(host: str) -> bool:
-    """Return whether `host` is the unspecified address, which means every interface and cannot be dialled."""
+    """Return whether `host` is the unspecified address, which means every interface and cannot be connected to."""
     return host.strip() in ("0.0.0.0", "::", "0")

@@ -48,7 +48,7 @@ def scrub(text: str) -> str:
 
 
 def _repeated_secrets(text: str, spans: list[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield other occurrences of a text's secrets: `+ echo X` below `export TOKEN=X`."""
+    """Yield other occurrences of a text's secrets: `+ echo X` after `export TOKEN=X`."""
     found = {piece for start, end in spans[:_MAX_REPEATED] for piece in secret_pieces(text[start:end])}
     for piece in sorted(filter(looks_random, found))[:_MAX_REPEATED]:
         at = text.find(piece)

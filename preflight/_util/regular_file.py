@@ -39,7 +39,7 @@ class TooLarge(OSError):
 
     def __init__(self, path: str | Path, size_bytes: int, max_file_bytes: int) -> None:
         self.size_bytes = size_bytes
-        message = f"it has {size_of(size_bytes)}, and at most {size_of(max_file_bytes)} are read"
+        message = f"it has {size_of(size_bytes)}, but at most {size_of(max_file_bytes)} are read"
         super().__init__(errno.EFBIG, message, str(path))
 
 
@@ -86,13 +86,13 @@ def read(path: str | Path, max_file_bytes: int, *, follow_links: bool = True) ->
 def read_text(
     path: str | Path, max_file_bytes: int, *, encoding: str = "utf-8", errors: str = "strict", follow_links: bool = True
 ) -> str:
-    """Return the text of a file with line feeds as line ends. Raises as `open_regular`, and UnicodeDecodeError."""
+    """Return the text of a file with line feeds as line endings. Raises as `open_regular`, and UnicodeDecodeError."""
     text = read(path, max_file_bytes, follow_links=follow_links).decode(encoding, errors)
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
 
 
 def replace(path: Path, data: bytes, *, mode: int, owner: tuple[int, int] | None = None, durable: bool = False) -> None:
-    """Replace `path` by a new file with this content, completely or not at all; a link is replaced itself.
+    """Replace `path` with a new file with this content, completely or not at all; a link is replaced itself.
 
     Args:
         owner: user and group; None for those of this process.

@@ -32,7 +32,7 @@ def resolve_paths(
         whole = path.is_dir() or path.name in ("", "..")
         place = path.resolve() if whole else path.absolute().parent.resolve() / path.name
         if place != resolved_top and resolved_top not in place.parents:
-            raise UsageError(f"{path} is outside --root {top}; give a root that contains it")
+            raise UsageError(f"{path} is outside --root {top}; pass a root that contains it")
     return top, chosen
 
 

@@ -1,4 +1,4 @@
-"""Decides whether a name is that of a secret, and whether a value looks like one or can be shown.
+"""Decides whether a name is the name of a secret, and whether a value looks like a secret or can be shown.
 
 The module is sent to nodes: Python 3.8 and the standard library.
 """
@@ -102,7 +102,7 @@ _KEYED_HASH = re.compile(re.escape(KEYED_HASH) + r"[0-9a-f]{16}\Z")
 
 @functools.lru_cache(maxsize=16384)
 def is_secret(name: str) -> bool:
-    """Return whether a variable, option or key with this name probably holds a secret."""
+    """Return whether a variable, option or key with this name probably contains a secret."""
     bare = name[:200].strip("-+")
     if bare in _SHELL_VARIABLES:
         return False

@@ -1,4 +1,4 @@
-"""Finds secrets in text: beside a name, at a position of a known command line, by their form, or in blocks of YAML.
+"""Finds secrets in text: next to a name, at a position of a known command line, by their form, or in blocks of YAML.
 
     api_key: !!str X        tokens:           - name: HF_TOKEN       ? password
                               prod: X           value: |-            : X

@@ -1,4 +1,4 @@
-"""Sequences: grouped by key, shortened for display, and the scatter of their values; and values deep in plain data."""
+"""Sequences: grouping, shortening for display and the variation of values; and values deep in plain data."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class Places:
         return Span(self._path, line, start - begin + 1, end_line, end - end_begin + 1, snippet)
 
     def value_span(self, start: int, end: int) -> Span | None:
-        """Return the place where the template sets the value of `text[start:end]`; None without a template."""
+        """Return the location where the template sets the value of `text[start:end]`; None without a template."""
         return None
 
     def line(self, offset: int) -> int:

@@ -73,7 +73,7 @@ def problem_of(error: Any, top: type, document: Mapping[str, Any]) -> Problem:
     seen = kind_of(value_at(document, *path))
     if kind == "literal_error":
         expected = error["ctx"]["expected"].replace(" or ", ", ").replace("'", "")
-        return Problem(path, f"`{name}` is one of {expected}, not {_format_value(error['input'])}")
+        return Problem(path, f"`{name}` must be one of {expected}, not {_format_value(error['input'])}")
     expected = {
         "string_type": "text",
         "list_type": "a list",
@@ -88,7 +88,7 @@ def problem_of(error: Any, top: type, document: Mapping[str, Any]) -> Problem:
         "float_parsing": "a number",
     }.get(kind, "a table" if kind.startswith("dataclass") else "")
     if expected:
-        return Problem(path, f"`{name}` is expected to be {expected}, not {seen}")
+        return Problem(path, f"`{name}` must be {expected}, not {seen}")
     return Problem(path, f"`{name}`: {error['msg'].removeprefix('Value error, ')}")
 
 

@@ -1,4 +1,4 @@
-"""The program on a node: it answers the requests of the head, each in a child process that it can end.
+"""The program on a node, which runs the requests of the head, each in a child process that it can kill.
 
 The agent has one thread and one selector, and never blocks: anything that may hang (a name lookup, a device, a
 directory on a dead file server) happens in a child that can be killed. A guardian runs above the agent
@@ -88,7 +88,7 @@ class FrameWriter:
         self.last_sent_s = time.monotonic()
 
     def send(self, messages: Sequence[Any]) -> None:
-        """Send these frames, at once if possible."""
+        """Send these frames, immediately if possible."""
         for message in messages:
             self._outgoing += _frame(message)
         self.last_sent_s = time.monotonic()
@@ -113,7 +113,7 @@ def _frame(message: Any) -> bytes:
         return encode_answer(message)
     except WireError as error:
         if isinstance(message, (Done, Failed)):
-            return encode_answer(Failed(message.id, "crashed", f"the answer cannot be sent: {error}"))
+            return encode_answer(Failed(message.id, "crashed", f"the result cannot be sent: {error}"))
         return b""
 
 
@@ -138,7 +138,7 @@ DUMP_S = 0.3
 LEAVE_S = 2.0
 
 
-_CHANNEL_ENDED = "the channel ended"
+_CHANNEL_ENDED = "the channel was closed"
 
 
 class Agent:
@@ -451,7 +451,7 @@ class Agent:
             child.kill_at_s = now + (DUMP_S if child.has_started else 0.0)
         if child.kill_at_s is not None and now >= child.kill_at_s:
             if not child.answered:
-                reason = f"no answer within {child.request.deadline_s:.3g} s, waiting for {child.waiting_for()}"
+                reason = f"no result within {child.request.deadline_s:.3g} s, waiting for {child.waiting_for()}"
                 self._answer(child, Failed(child.request.id, "timeout", reason))
             process.kill_tree(child.pid)
             child.kill_at_s = now + 0.1

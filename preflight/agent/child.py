@@ -1,4 +1,4 @@
-"""Handles one request inside the child that answers it: imports the target, runs it, and sends back the result."""
+"""Handles one request in its child process: imports the target, runs it, and sends back the result."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class RequestRun:
         except ProbeUnavailable as error:
             self._writer.send(Failed(self._id, error.kind, error.reason[:_REASON_CHARACTERS]))
         except WireError as error:
-            reason = f"{self._target} cannot send what it observed: {error}"
+            reason = f"{self._target} cannot send its result: {error}"
             self._writer.send(Failed(self._id, "crashed", reason))
         except BaseException as error:  # SystemExit too: a library that exits is a crash of the probe.
             import traceback

@@ -146,7 +146,7 @@ class ChildProcess:
         return self.inner_pid if below else self.pid
 
     def waiting_for(self) -> str:
-        """Return what a child was doing when it missed its deadline, as far as is visible from outside."""
+        """Return what a child was doing when it missed its deadline, as far as this is visible from outside."""
         if self.request.context is not None and not self.has_started:
             return "the job context to start (`{}`)".format(" ".join(command_of(self.request.context)))
         stat = process.stat_of(self.seen_pid())
@@ -177,10 +177,10 @@ class ChildProcess:
         return changes
 
     def exit_failure(self, code: int) -> Failed:
-        """Return why a child that ended with `code` gave no answer."""
+        """Return why a child that ended with `code` sent no result."""
         request = self.request
         if self.timed_out:
-            reason = f"no answer within {request.deadline_s:.3g} s, waiting for {self.waiting_for()}"
+            reason = f"no result within {request.deadline_s:.3g} s, waiting for {self.waiting_for()}"
             return Failed(request.id, "timeout", reason)
         if self.exec_problem:
             return Failed(request.id, "context", f"the job context cannot be entered: {self.exec_problem}")
@@ -194,7 +194,7 @@ class ChildProcess:
                 reason = f"`{command}` {process.describe_exit(code)} before its Python started{why}"
             noise = self._noise[-ERROR_BYTES:].decode("utf-8", "replace")
             return Failed(request.id, "context", reason, self.error_text() or noise, code)
-        reason = f"{request.target} {process.describe_exit(code)} without an answer"
+        reason = f"{request.target} {process.describe_exit(code)} without a result"
         return Failed(request.id, "crashed", reason, "", code)
 
 
@@ -479,7 +479,7 @@ class ContextProcess(ChildProcess):
         stat = process.stat_of(self.seen_pid())
         state = {"D": ", which is stuck in the kernel (state D)", "T": ", which is stopped", "t": ", which is stopped"}
         how = state.get(stat.state, "") if stat is not None else ""
-        return f"{item.request.target} below the process in the job context (`{command}`){how}"
+        return f"{item.request.target}, under the process in the job context (`{command}`){how}"
 
     def failure(self, item: ContextRequest, code: int) -> Failed:
         """Return why a request has no answer after its context process ended with `code`."""
@@ -507,7 +507,7 @@ class ContextPool:
         self._failures: dict[str, tuple[float, Failed]] = {}
 
     def submit(self, request: AgentRequest, now_s: float) -> None:
-        """Run a request in its context. Raises OSError when the node is out of processes or descriptors."""
+        """Run a request in its context. Raises OSError if the node has run out of processes or descriptors."""
         assert request.context is not None
         key = repr(request.context)
         until, reason = self._failures.get(key, (0.0, None))
@@ -568,7 +568,7 @@ class ContextPool:
             for item in late:
                 del context.requests[item.request.id]
                 allowed = item.request.start_s + item.request.deadline_s
-                reason = f"no answer within {allowed:.3g} s, waiting for {context.describe_wait(item)}"
+                reason = f"no result within {allowed:.3g} s, waiting for {context.describe_wait(item)}"
                 self._send(Failed(item.request.id, "timeout", reason, context.error_text()))
             # A context that is only slow to start is kept for the next request.
             if any(item.is_sent for item in late):

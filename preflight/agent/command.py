@@ -54,7 +54,9 @@ def run(
 
     words = [str(word) for word in command]
     if not words or not words[0] or any("\0" in word for word in words):
-        raise ProbeUnavailable("crashed", f"{words!r} is not a command: expected a list of words, the tool first")
+        raise ProbeUnavailable(
+            "crashed", f"{words!r} is not a command: expected a list of words that begins with the tool"
+        )
     started_at = time.monotonic()
     try:
         child = subprocess.Popen(
@@ -81,7 +83,7 @@ def run(
         state = process.stat_of(child.pid)
         stuck = ", which is stuck in the kernel (state D)" if state is not None and state.state == "D" else ""
         raise ProbeUnavailable(
-            "timeout", "`{}` did not end within {:.3g} s{}".format(" ".join(words), deadline_s, stuck)
+            "timeout", "`{}` did not finish within {:.3g} s{}".format(" ".join(words), deadline_s, stuck)
         ) from None
     finally:
         _end(child)

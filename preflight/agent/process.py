@@ -42,7 +42,7 @@ def adopt_orphans() -> bool:
 
 
 def exit_now(code: int) -> NoReturn:
-    """Exit at once, without the exit handlers of the parent, after flushing printed output."""
+    """Exit immediately, without the parent's exit handlers, after flushing printed output."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -116,7 +116,7 @@ def _children_by_parent() -> dict[int, list[int]]:
 
 
 def kill_all(pids: Iterable[int]) -> None:
-    """Send SIGKILL to each process; those already gone, or not ours to kill, are skipped."""
+    """Send SIGKILL to each process; those that are already gone or may not be killed are skipped."""
     for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)

@@ -35,7 +35,7 @@ PROBLEM = "problem"
 #: The kind of problem of a rank whose backend needs a GPU, or a build, that it does not have.
 NO_DEVICE = "no-device"
 #: Part of the error of a worker that reached a different server than expected at an address.
-EXPECTS_SERVER = "expects server %s here, but this is"
+EXPECTS_SERVER = "expected server %s at this address, but found"
 #: Sent by a process that injects a requested fault, just before it does.
 FAULT_INJECTED = "drill"
 #: Sent by a server: a backup worker has replaced one that was lost, or that delayed the others.
@@ -53,9 +53,9 @@ HEARTBEAT_S = 0.5
 ACTIVITIES = {
     STARTED: "importing torch",
     LISTENING: "importing torch",
-    IMPORTED: "meeting the other ranks at the master's store",
+    IMPORTED: "joining the other ranks at the master's store",
     RENDEZVOUS: "setting up the process group",
-    GROUP: "summing tensors whose sums are known",
+    GROUP: "summing tensors with known sums",
     EXACT: "timing collectives with a small and a large message",
     MEASURED: "training a few ordinary steps",
     DDP: "comparing weights between ranks",

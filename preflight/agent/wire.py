@@ -225,7 +225,7 @@ def _validate(message: Any) -> Any:
             what = f"{size}" if size is value else "%d long" % size
             raise ValueError(f"{name} is {what}; expected {least} to {most}")
         if name in _TEXTS and not all(isinstance(item, str) and len(item) <= _TEXTS[name] for item in value):
-            raise ValueError(f"{name} must hold only short strings")
+            raise ValueError(f"{name} must contain only short strings")
     if isinstance(message, Failed) and message.kind not in UNAVAILABLE_KINDS:
         raise ValueError("unknown kind %.40r" % message.kind)
     return message
@@ -249,7 +249,7 @@ def encode(message: Any, *, max_bytes: int = MAX_FRAME_BYTES) -> bytes:
         try:
             check_numbers(message.params)
         except ValueError as error:
-            raise WireError(f"the parameters hold {error}") from None
+            raise WireError(f"the parameters contain {error}") from None
     return _LENGTH.pack(len(data)) + data
 
 

@@ -1,4 +1,4 @@
-"""Finds the member that is to blame if not all members of a smoke run finish.
+"""Finds the member to blame if some members of a smoke run do not finish.
 
 One faulty rank, server or worker makes all others wait or die, and each of them reports its own fault. This module
 compares all reports and names the member that all others wait for. It is pure: the supervisor calls it during the run,
@@ -146,13 +146,13 @@ def _find_mismatched_member(views: Views, now_s: float, limits: Limits) -> Culpr
         redirected_worker = find_redirected(views, str(problem.get("error", "")), at_s)
         if redirected_worker is not None:
             return redirected_worker
-        text = f"does not belong to the others: {problem.get('error', '')}"
+        text = f"does not belong to the same run: {problem.get('error', '')}"
         return make_culprit(views, view, "mismatch", at_s, text)
     return None
 
 
 def _find_first_dead(views: Views, now_s: float, limits: Limits) -> Culprit | None:
-    """Return the first member that ended by itself, and not because of a peer; None if there is none."""
+    """Return the first member that ended on its own, not because of a peer; None if there is none."""
     dead_members = [
         member
         for member in views.values()
@@ -181,7 +181,7 @@ def _find_first_dead(views: Views, now_s: float, limits: Limits) -> Culprit | No
         if member is not view and member.failure is not None and _has_same_end(member.failure, failure)
     ]
     similar_text = (
-        f"; {names_text(similar_members)} on {nodes_text(similar_members)} ended in the same way"
+        f"; {names_text(similar_members)} on {nodes_text(similar_members)} ended the same way"
         if similar_members
         else ""
     )
@@ -235,7 +235,7 @@ def _find_silent(views: Views, now_s: float, limits: Limits) -> Culprit | None:
         )
         if not has_witness:
             continue
-        text = f"sent nothing for {silence_s:.1f} s during {describe_activity(view)}: its process or its node is frozen"
+        text = f"sent nothing for {silence_s:.1f} s during {describe_activity(view)}: its process or node is frozen"
         return make_culprit(views, view, "stopped", view.last_event_at, text)
     return None
 
@@ -269,10 +269,10 @@ def _find_awaited_at_end(views: Views, now_s: float, limits: Limits) -> Culprit 
         awaited_members = [views[number] for number in sorted(first_accuser.gave_up_on) if number in views]
         progress_text = "that member continued"
         if view not in awaited_members:
-            progress_text = f"{title(view)}, for which that member waited, continued"
+            progress_text = f"{title(view)}, which that member waited for, continued"
         text = (
-            f"gave up on {' and '.join(map(title, awaited_members))} during {describe_activity(first_accuser)},"
-            f" though {progress_text}: {first_accuser.failure.reason}; check the network path between them"
+            f"gave up on {' and '.join(map(title, awaited_members))} during {describe_activity(first_accuser)}, "
+            f"although {progress_text}: {first_accuser.failure.reason}; check the network path between them"
         )
         return make_culprit(
             views,
@@ -298,11 +298,11 @@ def _find_lost_connection(views: Views, now_s: float, limits: Limits) -> Culprit
     if len(ended_members) > 1:
         # The first member that notices the loss is not necessarily at fault.
         text = (
-            f"{names_text(ended_members)} on {nodes_text(ended_members)} lost their connections, though no process"
-            f" had ended: {title(view)} was first, during {describe_activity(view)}: {view.failure.reason}"
+            f"{names_text(ended_members)} on {nodes_text(ended_members)} lost their connections, although no process "
+            f"had ended; {title(view)} was first, during {describe_activity(view)}: {view.failure.reason}"
         )
         return Culprit(None, "", "stuck", view.phase, describe_activity(view), view.ended_at, text, (), (), view.key)
-    text = f"lost its connection during {describe_activity(view)}, though no process had ended: {view.failure.reason}"
+    text = f"lost its connection during {describe_activity(view)}, although no process had ended: {view.failure.reason}"
     return make_culprit(views, view, "dead", view.ended_at, text)
 
 
@@ -319,13 +319,13 @@ def _find_frozen(views: Views, now_s: float, limits: Limits) -> Culprit | None:
         return _find_deadlock(views, stalled, running)
     view = min(blocking_members, key=lambda v: (v.entered, rank_events.position(v.phase), v.changed_at, v.rank))
     frozen_s = now_s - view.changed_at
-    state_text = ", its process uninterruptible (state D: disk or driver)" if view.state == "D" else ""
+    state_text = ", with its process uninterruptible (state D: disk or driver)" if view.state == "D" else ""
     idle_members = [views[number] for number in view.waiting_for if number in views and views[number].idle]
     if idle_members and not view.inside:
         text = (
-            f"has waited for {names_text(idle_members)} for {frozen_s:.1f} s during"
-            f" {describe_activity(view)}{state_text}, and "
-            f"{title(idle_members[0])} has received no request: check the network path between them"
+            f"has waited for {names_text(idle_members)} for {frozen_s:.1f} s during "
+            f"{describe_activity(view)}{state_text}, but {title(idle_members[0])} has received no request: check the "
+            "network path between them"
         )
         return make_culprit(views, view, "stuck", view.changed_at, text, also=[v.rank for v in idle_members])
     if not view.inside:
@@ -376,10 +376,9 @@ def _find_split_collective(views: Views, view: RankView, running: Views, frozen_
         or any(v.rank == view.root for v in inside_members)
     ):
         text = (
-            f"{names_text(early_members)} on {nodes_text(early_members)} left {call_text}, in which {waiting_text}:"
-            " what was sent to"
-            f" {'it' if len(inside_members) == 1 else 'them'} was lost, or not all ranks make the same calls; the"
-            " ranks alone cannot show which"
+            f"{names_text(early_members)} on {nodes_text(early_members)} left {call_text}, in which {waiting_text}: "
+            f"what was sent to {'it' if len(inside_members) == 1 else 'them'} was lost, or not all ranks make the "
+            "same calls; the ranks alone cannot show which of the two"
         )
         return Culprit(
             None,
@@ -401,7 +400,7 @@ def _find_split_collective(views: Views, view: RankView, running: Views, frozen_
             " it skipped the call, or its data was lost on the way"
         )
         return make_culprit(views, first_member, "stuck", view.changed_at, text, also=[v.rank for v in same_members])
-    text = f"is still in {call_text} after {frozen_s:.1f} s, though others have left it{state}"
+    text = f"is still in {call_text} after {frozen_s:.1f} s, although others have left it{state}"
     other_members = [v for v in inside_members if v is not view]
     if other_members:
         are_verb = "is" if len(other_members) == 1 else "are"
@@ -501,8 +500,8 @@ def unfinished(views: Views, ended_s: float) -> Culprit:
     seconds = ended_s - began_s
     proposed_s = max(_MIN_DEADLINE_S, math.ceil(2 * seconds / _DEADLINE_STEP_S) * _DEADLINE_STEP_S)
     text = (
-        f"not finished after {seconds:.0f} s: still running were {fold(parts)}; none of them shows a"
-        f" fault; allow more time with --smoke-deadline {proposed_s}"
+        f"not finished after {seconds:.0f} s: {fold(parts)} were still running, and none shows a fault; allow more "
+        f"time with --smoke-deadline {proposed_s}"
     )
     return Culprit(None, "", UNFINISHED, "", "", began_s, text)
 
@@ -512,7 +511,7 @@ def _activity_and_state(view: RankView) -> str:
     if view.state == "D":
         parts.append("in state D: disk or driver")
     if view.unable_s >= 1:
-        parts.append(f"unable to run for {view.unable_s:.0f} s of it")
+        parts.append(f"unable to run for {view.unable_s:.0f} s of that")
     return ", ".join(parts)
 
 
@@ -529,8 +528,8 @@ def find_lost_to_pause(pauses: HeadPauses, records: Sequence[FactRecord]) -> Cul
         if end_s - start_s >= LEASE_S and lost_nodes:
             text = (
                 f"the head did not run for {end_s - start_s:.0f} s (suspended, or starved of CPU time), and the "
-                f"agents on {fold(list(dict.fromkeys(lost_nodes)))} ended as they do without a head; run preflight"
-                " again"
+                f"agents on {fold(list(dict.fromkeys(lost_nodes)))} ended, as they do when the head is gone; run "
+                "preflight again"
             )
             return Culprit(None, "", UNFINISHED, "", "", start_s, text)
     return None

@@ -143,7 +143,7 @@ def _explain(bad_pairs: set[Pair], tested_pairs: set[Pair]) -> Iterator[_Explana
 
 
 def _best_lines(pairs_by_line: dict[_Explanation, set[Pair]], remaining: set[Pair]) -> Iterator[_Explanation]:
-    """Yield the widest line that explains two remaining pairs, and remove these, as long as there is one."""
+    """Yield the row or column that explains the most remaining pairs and remove these, until none explains two."""
 
     def weight(explanation: _Explanation) -> tuple[int, int, str]:
         return (-len(pairs_by_line[explanation] & remaining), -_KIND_ORDER[explanation.kind], explanation.node)
@@ -325,7 +325,7 @@ def next_groups(nodes: Group, trials: Trials, *, suspects: Group = (), min_size:
 
 
 def answer(nodes: Group, trials: Trials, *, suspects: Group = (), min_size: int = 2) -> Answer | None:
-    """Return the answer from the trials so far; None if there are no trials."""
+    """Return the conclusion from the trials so far; None if there are no trials."""
     if not trials:
         return None
     untried, kind, answer_nodes = _next_step(nodes, trials, suspects, min_size)

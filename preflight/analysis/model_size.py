@@ -356,7 +356,7 @@ _DEVICE_CONDITION = re.compile(r"(?i)cuda|gpu|cpu|device|accelerator|platform|ba
 
 
 def stated_backends(job: Job, scopes: Sequence[Scope]) -> tuple[frozenset[str], tuple[Claim, ...]]:
-    """Return the backends that the job may use (`gloo`, `nccl`, `mpi` ...), with the claims that state them."""
+    """Return the backends that the job may use (`gloo`, `nccl`, `mpi` ...), with the claims that name them."""
     backends: set[str] = set()
     claims: list[Claim] = []
     for scope in scopes:

@@ -42,7 +42,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Dial:
-    """A member's equal results of connecting to another's port: the first at `since_s`, the last at `at_s`."""
+    """Consecutive attempts of a member to connect to another's port, with the same result: first `since_s`, last
+    `at_s`.
+    """
 
     result: str
     error: str
@@ -66,9 +68,9 @@ class RankView:
         entered, left: number of the last collective that it entered and left; `inside` is the one that it is in, 0 if
             none. `root`: the rank that may leave it before the others (`rank_events.ANY_RANK`: each may), if any may.
         longest_s: the longest collective or step that it has finished since the group was set up.
-        starved_s: how long its threads wanted a processor and got none since its process started; None if it does not
-            report that. `silent_s`: how long it sent no heartbeats though it did later. `idle_at_change_s`: both
-            together when its main thread last moved.
+        starved_s: how long its threads have waited for a processor since its process started; None if it does not
+            report that. `silent_s`: how long it sent no heartbeats, although it sent some later. `idle_at_change_s`:
+            both together when its main thread last moved.
         state: the last state that its agent saw (`T` stopped, `D` uninterruptible, `R` running).
         advertised: the address of its own host name, which Gloo sends to the others if no interface is set.
     """
@@ -135,7 +137,7 @@ class RankView:
 
     @property
     def consequence(self) -> bool:
-        """Return whether the member ended because of another rank: by its report, or aborted after losing a peer."""
+        """Return whether the member ended because of another rank: it reported this, or aborted after losing a peer."""
         if self.failure is None:
             return False
         if self.failure.kind == "blocked" and self.started:
@@ -533,7 +535,7 @@ def own_frames(text: str) -> list[Frame]:
 
 
 def find_member_outside_framework(views: Views, culprit: Culprit) -> Culprit | None:
-    """Return the few members in code outside the framework, while most wait in one call; None without any."""
+    """Return the few members in code outside the framework while most wait in the same call; None if there are none."""
     if culprit.kind != "stuck" or culprit.rank is not None:
         return None
     frame_by_rank = {number: frames[0] for number, view in views.items() if (frames := own_frames(view.stacks))}

@@ -133,27 +133,29 @@ def _configuration_fault(hello: Hello) -> str:
     if hello.role not in _COUNT_KEYS:
         similar_roles = similar_names(hello.role.lower(), _COUNT_KEYS, cutoff=0.5)
         hint = f"; did you mean {similar_roles[0]}?" if similar_roles else ""
-        return f"was given the role {hello.role!r}, which is not one of {', '.join(_COUNT_KEYS)}{hint}"
+        return f"has the role {hello.role!r}, which is not one of {', '.join(_COUNT_KEYS)}{hint}"
     if hello.index is None:
-        return f"was given the index {hello.raw_index!r}, which is not a number"
+        return f"has the index {hello.raw_index!r}, which is not a number"
     if hello.role != "server":
         return ""
     server_list = fold(hello.endpoints) or "empty"
     if hello.endpoint not in hello.endpoints:
         endpoint = hello.endpoint or "none"
-        return f"was given the endpoint {endpoint}, which is not in its own list of servers ({server_list})"
+        return f"has the endpoint {endpoint}, which is not in its own list of servers ({server_list})"
     if 0 <= hello.index < len(hello.endpoints) and hello.endpoints[hello.index] != hello.endpoint:
         expected_endpoint = hello.endpoints[hello.index]
         expected_text = f"server {hello.index} of its own list is {expected_endpoint} ({server_list})"
-        return f"was given the endpoint {hello.endpoint}, but {expected_text}"
+        return f"has the endpoint {hello.endpoint}, but {expected_text}"
     if hello.endpoint_problem:
-        return f"was given the endpoint {hello.endpoint}, but {hello.endpoint_problem}"
+        return f"has the endpoint {hello.endpoint}, but {hello.endpoint_problem}"
     return ""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mismatch:
-    """The member that differs from the others, the time since when it differs, and a sentence that follows its name."""
+    """The member that differs from the others, the time since which it differs, and a sentence that follows its
+    name.
+    """
 
     hello: Hello
     since_s: float
@@ -162,7 +164,7 @@ class _Mismatch:
 
 
 def _find_duplicate(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
-    """Return two members with the same role and index, or two servers with one endpoint; None without any."""
+    """Return two members with the same role and index, or two servers with one endpoint; None if there are none."""
     hello_by_identity: dict[tuple[str, object], Hello] = {}
     for hello in sorted(hellos, key=lambda item: (item.view.hello_at, item.view.rank)):
         identities: list[tuple[str, object]] = [(hello.role, hello.index)] if hello.index is not None else []
@@ -173,7 +175,7 @@ def _find_duplicate(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
             if other is hello:
                 continue
             problem_text = (
-                f"are both {hello.role} {hello.index}" if identity[0] != "endpoint" else f"both serve at {identity[1]}"
+                f"are both {hello.role} {hello.index}" if identity[0] != "endpoint" else f"both listen at {identity[1]}"
             )
             text = (
                 f"({hello.process}) and {other.label} {problem_text}{_unused_indexes_text(hello.role, hellos, views)}"
@@ -228,7 +230,9 @@ def _find_odd(
     *,
     correct_value: Any = None,
 ) -> _Mismatch | None:
-    """Return the member whose setting differs from most others, or from `correct_value` if any has that; else None."""
+    """Return the member whose setting differs from most others, or from `correct_value` if a member has that; None if
+    there is none.
+    """
     hellos_by_value: dict[Any, list[Hello]] = {}
     for hello in sorted(hellos, key=lambda item: (item.view.hello_at, item.view.rank)):
         value = value_of(hello)
@@ -287,7 +291,7 @@ def _find_surplus(hellos: Sequence[Hello], views: Views) -> _Mismatch | None:
     for hello in hellos:
         count = hello.counts.get(hello.role)
         if hello.index is not None and count is not None and not 0 <= hello.index < count:
-            text = f"is one too many: its own configuration has {count} {hello.role}s, 0 to {count - 1}"
+            text = f"is one too many: its configuration has {count} {hello.role}s, 0 to {count - 1}"
             return _Mismatch(hello, hello.view.hello_at, text)
     return None
 
@@ -308,7 +312,7 @@ _COMPARISONS: tuple[Callable[[Sequence[Hello], Views], _Mismatch | None], ...] =
 
 
 def _find_missing_member(hellos: Sequence[Hello], views: Views) -> Culprit | None:
-    """Return the result for an index that every member expects but that no process has; None without one."""
+    """Return the result for an index that every member expects but that no process has; None if there is none."""
     for role in dict.fromkeys(hello.role for hello in hellos):
         unused_indexes = _unused_indexes(role, hellos)
         if not unused_indexes:
@@ -321,8 +325,8 @@ def _find_missing_member(hellos: Sequence[Hello], views: Views) -> Culprit | Non
             else f"{role}s {fold([str(index) for index in unused_indexes])}"
         )
         text = (
-            f"no process was started as {missing_text}: all were configured with {count} {role}s, but there are "
-            f"{fold([title(view) for view in role_members]) or 'none'}"
+            f"no process was started as {missing_text}: all were configured with {count} {role}s, but only "
+            f"{fold([title(view) for view in role_members]) or 'none'} started"
         )
         since_s = max(hello.view.hello_at for hello in hellos)
         return Culprit(None, "", "missing", "", "", since_s, text, tuple(views), ())
@@ -378,14 +382,14 @@ def find_unreachable_master(views: Views, now_s: float, limits: Limits) -> Culpr
     error_text = f"{first_member.dial_endpoint} is {first_member.dial_result} ({first_member.dial_error})"
     connected_members = [v for v in views.values() if v.dial_result == "open" and v.node != master.node]
     if master.dial_result not in ("", "open"):
-        text = f"listens on its port, but {master.dial_endpoint} does not lead to it: {master.dial_error}"
+        text = f"listens on its port, but {master.dial_endpoint} does not reach it: {master.dial_error}"
         return make_culprit(
             views, master, "endpoint", master.dial_at, text, also=[v.rank for v in failing_members if v is not master]
         )
     if not connected_members and len({v.node for v in failing_members}) > 1:
         text = f"listens, but no other node can open its port: {error_text}, seen from {nodes_text(failing_members)}"
         return make_culprit(views, master, "endpoint", first_member.dial_at, text)
-    text = f"cannot open the master's port, though rank 0 on {master.node} listens: {error_text}"
+    text = f"cannot open the master's port, although rank 0 on {master.node} listens: {error_text}"
     return make_culprit(views, first_member, "endpoint", first_member.dial_at, text, also=other_ranks)
 
 
@@ -396,7 +400,7 @@ def blame_network(views: Views, view: RankView, frozen_s: float) -> Culprit:
     if has_several_nodes and loopback_members:
         first_member = min(loopback_members, key=lambda v: v.rank)
         text = (
-            f"advertises {first_member.advertised} to the others, because its host name resolves to that and "
+            f"advertises {first_member.advertised} to the others, because its host name resolves to that address and "
             f"no interface is set; all ranks have waited in {view.what} for {frozen_s:.1f} s"
         )
         return make_culprit(
@@ -408,8 +412,9 @@ def blame_network(views: Views, view: RankView, frozen_s: float) -> Culprit:
             also=[v.rank for v in loopback_members if v is not first_member],
         )
     text = (
-        f"all {len(views)} ranks entered collective {view.inside} ({view.what}) and none left it for {frozen_s:.1f} s:"
-        " messages between them are lost, or not all make the same calls; the ranks alone cannot show where"
+        f"all {len(views)} ranks entered collective {view.inside} ({view.what}) and none has left it for "
+        f"{frozen_s:.1f} s: messages between them are lost, or not all make the same calls; the ranks alone cannot "
+        "show where"
     )
     waiting = tuple(sorted(views))
     return Culprit(None, "", "stuck", view.phase, view.what, view.changed_at, text, waiting, (), view.key)
@@ -439,7 +444,9 @@ _REDIRECTED = re.compile(
 
 
 def find_redirected(views: Views, error: str, since_s: float) -> Culprit | None:
-    """Return a worker whose path to a server leads to another machine, although others reach it; None without one."""
+    """Return a worker whose path to a server leads to another machine, although others reach it; None if there is
+    none.
+    """
     match = _REDIRECTED.search(error)
     member_by_name = {view.name: view for view in views.values()}
     if match is None:
@@ -468,7 +475,7 @@ def find_redirected(views: Views, error: str, since_s: float) -> Culprit | None:
 
 
 def _dial_cells(views: Views, now_s: float, limits: Limits) -> list[Cell[Dial]]:
-    """Return the results of connecting that count already, without successes within one node, which prove nothing."""
+    """Return the connection results that already count, without successes within one node, which prove nothing."""
     cells: list[Cell[Dial]] = []
     for worker in views.values():
         for number, dial in sorted(worker.dials.items()):
@@ -511,12 +518,12 @@ def _culprit_of_shape(views: Views, shape: Shape[Dial], since_s: float) -> Culpr
     worker = workers[0]
     also_ranks = [view.rank for view in (*workers[1:], *servers)]
     if len(workers) == 1 and len(servers) > 1:
-        text = f"cannot open the port of any server ({names_text(servers)}), though they listen: {error_text}"
+        text = f"cannot open the port of any server ({names_text(servers)}), although they listen: {error_text}"
         return make_culprit(views, worker, "path", since_s, text)
     if len(workers) > 1:
         text = (
-            f"and {names_text(workers[1:])} cannot open the port of any server ({names_text(servers)}),"
-            f" though these listen: {error_text}"
+            f"and {names_text(workers[1:])} cannot open the port of any server ({names_text(servers)}), although "
+            f"these listen: {error_text}"
         )
         return make_culprit(views, worker, "path", since_s, text, also=also_ranks)
     return make_culprit(
@@ -534,9 +541,9 @@ def _connected_text(views: Views, server: RankView) -> str:
         v for v in views.values() if (dial := v.dials.get(server.rank)) is not None and dial.result == "open"
     ]
     return (
-        f", which listens, and which {names_text(connected_members)} can open"
+        f", which listens and which {names_text(connected_members)} can reach"
         if connected_members
-        else ", though it listens"
+        else ", although it listens"
     )
 
 
@@ -549,7 +556,9 @@ def _format_dial(dial: Dial) -> str:
 
 
 def find_wait_cycle(views: Views, waiting: Sequence[RankView]) -> Culprit | None:
-    """Return the server or worker in all pairs that wait for each other; both of a single pair; None without one."""
+    """Return the server or worker in every pair of members that wait for each other; both of a single pair; None if
+    there is no pair.
+    """
     pairs = [
         (worker, views[number])
         for worker in waiting

@@ -42,10 +42,10 @@ def stage_options(default: str, last: str) -> Callable[[F], F]:
             type=click.Choice(["node", "link", "smoke"]),
             default=default,
             show_default=True,
-            help=f"The last stage to run: facts of nodes, links between them, or {last}.",
+            help=f"The last stage to run: node facts, links between nodes, or {last}.",
         ),
         click.option(
-            "--keep-going", is_flag=True, help="Run the smoke stage even after errors that are certain to stop it."
+            "--keep-going", is_flag=True, help="Run the smoke stage even after errors that certainly make it fail."
         ),
     )
 
@@ -65,7 +65,7 @@ NODE_OPTIONS: Callable[[F], F] = combine(
         "--on",
         "executor",
         metavar="EXECUTOR",
-        help="How to reach nodes: ssh, local, slurm, mpi ... Default: the allocation this runs in, else ssh.",
+        help="How to reach nodes: ssh, local, slurm, mpi ... Default: the current allocation, or else ssh.",
     ),
     click.option(
         "--on-option",
@@ -88,8 +88,8 @@ HISTORY_ADDRESS = click.option(
     "--history",
     metavar="URL",
     envvar="PREFLIGHT_HISTORY",
-    help="Database that remembers each run: sqlite:///FILE or postgresql://HOST/NAME. Also the environment variable "
-    "PREFLIGHT_HISTORY, which does not show a password in the list of processes.",
+    help="Database in which to store the run: sqlite:///FILE or postgresql://HOST/NAME. The environment variable "
+    "PREFLIGHT_HISTORY does the same, without showing a password in the process list.",
 )
 #: Where the run is remembered, and how long.
 HISTORY: Callable[[F], F] = combine(
@@ -105,45 +105,47 @@ ACT: Callable[[F], F] = combine(
     click.option(
         "--act-on",
         type=click.Choice(["slurm", "kubernetes"]),
-        help="Scheduler of the nodes: print the commands that drain the failing nodes and resume the repaired ones.",
+        help="Scheduler that manages the nodes: print the commands that drain failing nodes and resume repaired ones.",
     ),
-    click.option("--act", is_flag=True, help="Run these commands."),
+    click.option("--act", is_flag=True, help="Run the commands of --act-on."),
     click.option(
         "--act-at-most",
         default="10%",
         show_default=True,
         metavar="SHARE",
-        help="Drain no node if preflight would then have taken more than this share of the nodes out of service.",
+        help="Drain no nodes if more than this share of the nodes would then be out of service because of preflight.",
     ),
     click.option(
         "--act-log",
         type=click.Path(path_type=Path, dir_okay=False),
         metavar="FILE",
-        help="Append each of these commands, with its reason and result, to this file as a line of JSON.",
+        help="Append each command of --act-on, with its reason and result, to this file as a line of JSON.",
     ),
 )
 BACKUP = click.option(
     "--backup",
     is_flag=True,
-    help="Parameter servers: keep a backup worker to replace one that is lost or lags (not in sync mode), and report "
-    "the result.",
+    help="Parameter servers: keep a backup worker to replace a worker that is lost or slow (not in sync mode), and "
+    "report the result.",
 )
 PROFILE_MODEL = click.option(
     "--profile-model",
     is_flag=True,
-    help="Parameter servers: train parameters of the job's own sizes, as far as memory allows, and report how long a "
-    "step of the job would communicate.",
+    help="Parameter servers: train parameters with the job's sizes, as far as memory allows, and report how long "
+    "each step of the job would communicate.",
 )
 BACKEND = click.option(
     "--smoke-backend",
     "backend",
     type=click.Choice(["nccl", "gloo"]),
-    help="Backend of the ranks in the smoke run, instead of the one that the job asks for.",
+    help="Backend of the ranks in the smoke run, instead of the job's own.",
 )
 STEPS = click.option("--steps", type=click.IntRange(1, 100_000), help="Number of training steps of the smoke run.")
 #: Time limits of the stages before the smoke run.
 STAGE_DEADLINES: Callable[[F], F] = combine(
-    deadline_option("--gather-deadline", 30.0, "Time limit for asking a scheduler for the nodes.", maximum=86400),
+    deadline_option(
+        "--gather-deadline", 30.0, "Time limit for getting the list of nodes from a scheduler.", maximum=86400
+    ),
     deadline_option("--open-deadline", 8.0, "Time limit for reaching a node."),
     deadline_option("--node-deadline", 10.0, "Time limit for the facts of a node."),
 )
@@ -209,7 +211,7 @@ def run_live(
     for problem in history_errors:
         # The report is written nevertheless; the run can be added when the database is available again.
         add_hint = (
-            f"preflight history --add {save}" if save is not None else "runs that are saved (--save) can be added later"
+            f"preflight history --add {save}" if save is not None else "a run that is saved (--save) can be added later"
         )
         raise UsageError(f"this run is not in the history: {problem}; {add_hint}")
     return code
@@ -301,14 +303,14 @@ class _WithProperties(click.Command):
     "requirements",
     multiple=True,
     metavar="NAME=VALUE",
-    help="What every node must have: gpus=8, driver=550, memory>=1000. With = a version may be a part (550 of 550.54) "
-    "and a text a part of a longer one; == compares all of it. gpus=N also turns on the checks of GPUs. Repeatable.",
+    help="What every node must have: gpus=8, driver=550, memory>=1000. With =, a part of a version (550 of 550.54) "
+    "or of a text is enough; == compares the whole value. gpus=N also enables the GPU checks. Repeatable.",
 )
 @click.option(
     "--golden",
     metavar="NODE|FILE[:NODE]",
     default="",
-    help="Every node must have the properties of this one, which is examined as well, or of one in a saved recording.",
+    help="Every node must have the properties of this node, which is also examined, or of a node in a saved recording.",
 )
 @stage_options("link", "a short training run (needs --python)")
 @SAVE
@@ -355,11 +357,11 @@ def _read_fault(context: click.Context, parameter: click.Parameter, text: str | 
     help="How servers apply updates, instead of the job's own mode.",
 )
 @click.option("--staleness", type=click.IntRange(0, 1000), metavar="N", help="With ssp: the largest lead in steps.")
-@click.option("--geo-steps", type=_COUNT, metavar="K", help="With geo: local steps between two exchanges.")
+@click.option("--geo-steps", type=_COUNT, metavar="K", help="With geo: local steps between exchanges.")
 @click.option(
     "--server-device",
     type=click.Choice(["cpu", "cuda"]),
-    help="Where servers keep their parameters, instead of the job's own place.",
+    help="Where servers keep their parameters, instead of the job's own choice.",
 )
 @click.option("--servers", type=_COUNT, default=None, metavar="N", help="Without PATHS: number of parameter servers.")
 @click.option("--workers", type=_COUNT, default=None, metavar="M", help="Without PATHS: number of workers.")
@@ -369,8 +371,8 @@ def _read_fault(context: click.Context, parameter: click.Parameter, text: str | 
     "injected_fault",
     metavar="KIND[:TARGET]",
     callback=_read_fault,
-    help="Inject a fault (delay, loss, kill, stop, flip or double) into rank2, worker1 or server0 (default: the last "
-    "process), from step 3 on with @3, to see how it is reported and how soon.",
+    help="Inject a fault (delay, loss, kill, stop, flip or double) into rank2, worker1 or server0 (default: the "
+    "last process), from step 3 with @3, to see how and how soon it is reported.",
 )
 @BACKUP
 @PROFILE_MODEL
@@ -382,8 +384,8 @@ def _read_fault(context: click.Context, parameter: click.Parameter, text: str | 
 @click.option(
     "--as-launched",
     is_flag=True,
-    help="Keep the job's own script and launch line, and replace only its program by the reference trainer. "
-    "The options from here to --queue-deadline need it.",
+    help="Keep the job's own script and launch line, and replace only its program with the reference trainer. The "
+    "options from here to --queue-deadline require this.",
 )
 @click.option(
     "--to",
@@ -393,11 +395,13 @@ def _read_fault(context: click.Context, parameter: click.Parameter, text: str | 
 )
 @click.option("--launch", type=click.IntRange(min=1), metavar="N", help="Replace only launch N of the script.")
 @click.option("--run", "runs", is_flag=True, help="Run the changed script here; needs --trust-job.")
-@click.option("--submit", "submits", is_flag=True, help="Submit it with sbatch and wait; needs --trust-job.")
+@click.option(
+    "--submit", "submits", is_flag=True, help="Submit the changed script with sbatch and wait; needs --trust-job."
+)
 @deadline_option(
     "--wait-deadline", 60.0, "Time limit for all ranks to join; half of it for each step.", minimum=5, maximum=3600
 )
-@deadline_option("--deadline", 600.0, "Time limit for the whole script once it runs.", minimum=5, maximum=86400)
+@deadline_option("--deadline", 600.0, "Time limit for the whole script once it is running.", minimum=5, maximum=86400)
 @deadline_option("--queue-deadline", 3600.0, "Time limit for a submitted job to start.", minimum=1, maximum=7 * 86400)
 @options.ROOT
 @options.JUDGE_OPTIONS
@@ -437,7 +441,7 @@ def smoke(
     if as_launched:
         return _smoke_as_launched(paths, root, option_values)
     if not paths and not option_values["hosts"] and not option_values["hostfile"]:
-        raise UsageError("no nodes to run on: name the job's files, or give the nodes with --hosts or --hostfile")
+        raise UsageError("no nodes to run on: name the job's files, or pass the nodes with --hosts or --hostfile")
 
     return run_live("smoke", paths, root, save, option_values)
 
@@ -453,7 +457,7 @@ def _smoke_as_launched(paths: tuple[Path, ...], root: Path | None, option_values
     if len(paths) != 1:
         raise UsageError("--as-launched takes exactly one script: the one that is submitted or run")
     if option_values["runs"] and option_values["submits"]:
-        raise UsageError("--run and --submit exclude each other")
+        raise UsageError("--run and --submit are mutually exclusive")
     if (option_values["runs"] or option_values["submits"]) and not option_values["trust_job"]:
         option = "--run" if option_values["runs"] else "--submit"
         raise UsageError(f"{option} also runs everything else in the job's script; add --trust-job to allow this")
@@ -482,11 +486,11 @@ def _as_launched(script: Path, root: Path | None, option_values: dict[str, Any])
     if option_values["folder"] is None and not runs_script:
         if len(relaunch.copies) > 1:
             other_paths = ", ".join(copy.path for copy in relaunch.copies[1:])
-            raise Refusal(f"{other_paths} must change as well; use --to DIR to write all of them")
+            raise Refusal(f"{other_paths} must also change; use --to DIR to write all of them")
         _print_script(execution.encode_copy(root_folder, relaunch.copies[0]), relaunch.copies[0].path)
         return 0
     if option_values["submits"] and not relaunch.batch:
-        raise Refusal(f"--submit needs a script with #SBATCH lines, and {path} has none; use --run to run it here")
+        raise Refusal(f"--submit needs a script with #SBATCH lines, but {path} has none; use --run to run it here")
     reports = folder / "reports" / (f"{time.time_ns():x}" if runs_script else "")
     settings = {
         "report_dir": str(reports),
@@ -511,8 +515,8 @@ def _as_launched(script: Path, root: Path | None, option_values: dict[str, Any])
         requested_backend = backends.get(launch.launch)
         if option_values["backend"] and requested_backend and requested_backend != option_values["backend"]:
             _print_error(
-                f"launch {launch.number} asks for {requested_backend}, which is not tested: --smoke-backend"
-                f" {option_values['backend']}"
+                f"launch {launch.number} requests {requested_backend}, which is not tested: --smoke-backend "
+                f"{option_values['backend']}"
             )
     written_files = execution.write(root_folder, relaunch, trainers, folder)
     _print_error(f"wrote:  {', '.join(map(str, written_files))}")
@@ -540,7 +544,7 @@ def _print_relaunch(relaunch: Relaunch, folder: Path) -> None:
             f"launch {launch.number} at {launch.place} ({launch.launcher}): `{removed_text}` becomes {launch.trainer}"
         )
         if launch.kept:
-            _print_error(f"  its arguments are kept, and the trainer ignores them: `{' '.join(launch.kept)}`")
+            _print_error(f"  its arguments are kept, but the trainer ignores them: `{' '.join(launch.kept)}`")
         if launch.image:
             _print_error(f"  it runs in the container {launch.image}: {folder} must be visible there at the same path")
     for other_launch in relaunch.not_replaced:
@@ -561,8 +565,8 @@ def _print_script(data: bytes, path: str) -> None:
         data = clean(redacted_text, keep_newlines=True).encode("utf-8", "replace")
     elif redacted_text != text:
         raise Refusal(
-            f"{path} appears to contain a secret, which is not written to standard output because logs keep it; "
-            "use --to DIR to write the script to a folder"
+            f"{path} appears to contain a secret, which is not written to standard output because logs would keep "
+            "it; use --to DIR to write the script to a folder"
         )
     print_bytes(data)
 
@@ -668,7 +672,7 @@ def _report_targets(option_values: dict[str, Any], output: str) -> tuple[Output,
         return report_output.outputs(option_values["outputs"] or ((output,) if output else ()))
     targets = report_output.outputs(option_values["outputs"]) if option_values["outputs"] else ()
     if any(item.path is None for item in targets):
-        raise UsageError("--events - writes to standard output; write the report to a file: --output text:report.txt")
+        raise UsageError("--events - uses standard output; write the report to a file: --output text:report.txt")
     return targets
 
 
@@ -685,8 +689,8 @@ def _style(option_values: dict[str, Any]) -> Style:
     from preflight.reporters.base import Style
 
     if option_values["concise"] and option_values["statistics"]:
-        raise UsageError("--concise and --statistics exclude each other: one lists findings, the other counts them")
+        raise UsageError("--concise and --statistics are mutually exclusive: one lists findings, the other counts them")
     if option_values["quiet"] and option_values["verbose"]:
-        raise UsageError("--quiet and --verbose exclude each other")
+        raise UsageError("--quiet and --verbose are mutually exclusive")
     verbosity = -1 if option_values["quiet"] else option_values["verbose"]
     return Style(verbosity=verbosity, statistics=option_values["statistics"], concise=option_values["concise"])

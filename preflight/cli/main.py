@@ -203,7 +203,7 @@ def lint(paths: tuple[Path, ...], root: Path | None, **option_values: Any) -> in
 def check(paths: tuple[Path, ...], root: Path | None, save: Path | None, **option_values: Any) -> int:
     """Lint a job, then check its nodes and the links between them, and train a few steps.
 
-    PATHS are the job's files, as for lint. Nothing is installed on the nodes and nothing of preflight stays there.
+    PATHS are the job's files, as for lint. Nothing is installed on the nodes, and nothing of preflight remains there.
     """
     return live_options.run_live("check", paths, root, save, option_values)
 
@@ -361,7 +361,8 @@ def _with_stdin(paths: tuple[Path, ...], option_values: dict[str, Any]) -> tuple
         content = read_pipe(stream, MAX_BYTES + 1, _STDIN_TIMEOUT_S)
     except TimeoutError as error:
         raise click.UsageError(
-            f"-: cannot read the script from standard input: {error}; close it, or save the script and give its path"
+            f"-: cannot read the script from standard input: {error}; close standard input, or save the script and "
+            "pass its path"
         ) from None
     if name is None:
         from preflight.plugins import registry

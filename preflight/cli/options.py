@@ -119,11 +119,11 @@ def output(description: str) -> Callable[[F], F]:
     )
 
 
-OUTPUT = output(f"the report in a format: {', '.join(FORMATS)}. Default: text on standard output")
+OUTPUT = output(f"the report in one of the formats {', '.join(FORMATS)}. Default: text on standard output")
 EVENTS = click.option(
     "--events",
     metavar="TARGET",
-    help="Write events during the run, one JSON object per line, to a file, - (standard output) or fd:N.",
+    help="Write events during the run, one JSON object per line, to a file, to - (standard output) or to fd:N.",
 )
 _VERBOSE = click.option(
     "-v", "--verbose", count=True, help="Also list what passed and what could not be decided; -vv lists everything."
@@ -138,7 +138,7 @@ _ALLOW_INCOMPLETE = click.option(
     "--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 if a required check could not be decided."
 )
 _STATISTICS = click.option(
-    "--statistics", is_flag=True, help="Show the number of findings of each rule instead of the findings."
+    "--statistics", is_flag=True, help="Show the number of findings per rule instead of the findings."
 )
 _CONCISE = click.option(
     "--concise", is_flag=True, help="One line per finding, for grep and editors: path:line:col: error[ID] message."
@@ -154,7 +154,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 def _load_plugins(context: click.Context, parameter: click.Parameter, paths: tuple[Path, ...]) -> None:
-    """Load the rules and checks of the given plugin files, and drop those of an earlier run in this process."""
+    """Load the rules and checks of the given plugin files, and remove those of an earlier run in this process."""
     if paths or "preflight.plugins.registry" in sys.modules:
         from preflight.plugins import registry
 
@@ -183,7 +183,7 @@ def logging_options(command: click.Command, *, hidden: bool = True) -> None:
     debug = click.Option(
         ["--debug"],
         is_flag=True,
-        help="Log to standard error: each command that is run, why, on which node, and how long it takes.",
+        help="Log to standard error each command that is run, why, on which node, and how long it takes.",
         **common,
     )
     file = click.Option(["--log-file"], type=_FILE, metavar="FILE", help="Append the same log to FILE.", **common)
@@ -206,7 +206,8 @@ REJUDGE_OPTIONS: Callable[[F], F] = combine(_ALLOW_INCOMPLETE, DISPLAY_OPTIONS, 
 ROOT = click.option(
     "--root",
     type=click.Path(path_type=Path, file_okay=False, exists=True),
-    help="Directory that references may not leave. Default: the working directory, or the common parent of all paths.",
+    help="Directory outside which no references are followed. Default: the working directory, or the common parent "
+    "of all paths.",
 )
 _VARIABLE_NAME = re.compile(r"[A-Za-z_]\w*\Z")
 
@@ -232,7 +233,7 @@ VARIABLES = click.option(
     multiple=True,
     metavar="NAME=VALUE",
     callback=_read_variables,
-    help="A variable that the job is submitted with, for values that the files do not set: NNODES=4. Repeatable.",
+    help="Variable that the job is submitted with, for values that the files do not set: NNODES=4. Repeatable.",
 )
 CACHE = click.option("--no-cache", is_flag=True, help="Ignore results of earlier runs in the user's cache directory.")
 JOBS = click.option(
@@ -325,7 +326,7 @@ SINCE = click.option(
     "--since",
     default="",
     metavar="REV",
-    help="Judge only jobs with a file that changed since this git revision, and report only what is new.",
+    help="Check only jobs with a file that changed since this git revision, and report only new findings.",
 )
 #: Which findings are fixed.
 FIX_OPTIONS: Callable[[F], F] = combine(
@@ -335,7 +336,7 @@ FIX_OPTIONS: Callable[[F], F] = combine(
         is_flag=True,
         help="With --fix or --diff: also include fixes that may change what the job does.",
     ),
-    click.option("--diff", is_flag=True, help="Show what --fix would change; exit 1 if there is anything."),
+    click.option("--diff", is_flag=True, help="Show what --fix would change; exit with 1 if it would change anything."),
 )
 #: The name of the file on standard input.
 STDIN_NAME = click.option(
@@ -350,12 +351,12 @@ JUDGE_OPTIONS: Callable[[F], F] = combine(DISPLAY_OPTIONS, SELECTION_OPTIONS, FI
 
 
 def choices(options: dict[str, Any]) -> Choices:
-    """Return the choices made on the command line. Raises UsageError for a malformed value."""
+    """Return the choices made on the command line. Raises UsageError for an invalid value."""
     from preflight._util.usage_error import UsageError
     from preflight.config.resolve import Choices
 
     if options["config"] is not None and options["no_config"]:
-        raise UsageError("--config and --no-config exclude each other")
+        raise UsageError("--config and --no-config are mutually exclusive")
     return Choices(
         select=_names(options["select"]),
         ignore=_names(options["ignore"]),

@@ -79,7 +79,7 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 )
 @click.option("--allow-incomplete", is_flag=True, help="Exit 0 instead of 3 if a required check became unknown.")
 @click.option("-v", "--verbose", count=True, help="List everything that drifted or became unknown.")
-@click.option("-q", "--quiet", is_flag=True, help="Show only what is worse, and the last line.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only what is worse and the summary line.")
 @options.COLOR
 @options.PLUGIN
 def diff(
@@ -123,7 +123,7 @@ HISTORY_FORMATS = ("text", "json", "hosts")
     metavar="TIME",
     default="90d",
     show_default=True,
-    help="Only the runs of this many days before the newest one, such as 30d; all for every run.",
+    help="Only runs up to this long before the newest run, such as 30d; `all` for every run.",
 )
 @click.option("--hosts", metavar="HOSTS", help="Only what concerns these nodes: node[1-4] or a,b,c.")
 @click.option(
@@ -131,12 +131,16 @@ HISTORY_FORMATS = ("text", "json", "hosts")
     type=click.Path(path_type=Path, dir_okay=False),
     multiple=True,
     metavar="FILE",
-    help="First add this run: a saved recording (--save) or a report (-o json:FILE). Repeatable; a run that is already "
-    "there is not added again.",
+    help="First add this run: a saved recording (--save) or a report (-o json:FILE). Repeatable; a run that is "
+    "already stored is not added again.",
 )
-@options.output(f"it in a format: {', '.join(HISTORY_FORMATS)}. Default: text. hosts lists the nodes to leave out")
-@click.option("-v", "--verbose", count=True, help="Also list what changed when, and every node that ever failed.")
-@click.option("-q", "--quiet", is_flag=True, help="Show only the stories.")
+@options.output(
+    f"the history in one of the formats {', '.join(HISTORY_FORMATS)}. Default: text. `hosts` lists the nodes to exclude"
+)
+@click.option(
+    "-v", "--verbose", count=True, help="Also list all changes with their times, and every node that ever failed."
+)
+@click.option("-q", "--quiet", is_flag=True, help="Show only the main results.")
 @options.COLOR
 @options.CONFIG
 @options.PLUGIN
@@ -154,7 +158,7 @@ def history(
 ) -> int:
     """Show what many runs have in common: nodes that fail again and again, measurements that drift, counters that grow.
 
-    Runs are remembered by preflight nodes --history URL and preflight check --history URL.
+    Runs are stored by preflight nodes --history URL and preflight check --history URL.
 
     Exit codes: 0 nothing to report, 1 at least one story, 4 no runs.
     """
@@ -166,7 +170,7 @@ def history(
     targets = output.targets(outputs or ("text",), HISTORY_FORMATS)
     address = history or api.configure(Choices(file=config, use_file=not no_config), ()).history
     if not address:
-        raise UsageError("no history is given; pass --history sqlite:///FILE or postgresql://HOST/NAME")
+        raise UsageError("no history was given; pass --history sqlite:///FILE or postgresql://HOST/NAME")
     found = api.history(address, days=_days(since), hosts=hosts or "", add=add)
 
     from preflight.commands.history.account import BULK

@@ -26,7 +26,8 @@ FORMATS = ("text", "json", "html", "markdown")
 @click.option(
     "--changes",
     is_flag=True,
-    help="PATHS are an old and a new version of a job: show only what changes for the ranks. Implied by two folders.",
+    help="Treat PATHS as an old and a new version of a job, and show only what changes for the ranks. Implied by "
+    "two folders.",
 )
 @click.option(
     "--price-per-gpu-hour", type=click.FloatRange(min=0), metavar="PRICE", help="Price of one GPU-hour, to show costs."
@@ -50,8 +51,8 @@ def plan(
     Quantities that the files do not determine are listed with the option that sets them. Two folders are compared as
     an old and a new version of a job.
 
-    Exit codes: 0 a launch was recognised, 2 usage error, 3 no launch was recognised and some files could not be read,
-    4 no launch was recognised. When comparing: 0 no changes, 1 changes, 3 no changes in the files that could be read.
+    Exit codes: 0 a launch was recognized, 2 usage error, 3 no launch was recognized and some files could not be read, 4
+    no launch was recognized. When comparing: 0 no changes, 1 changes, 3 no changes in the files that could be read.
     """
     from preflight import api
     from preflight.reporters import output
@@ -112,8 +113,12 @@ def _show_changes(
 @options.PATHS
 @options.ROOT
 @options.SINCE
-@click.option("--github", "platform", flag_value="github", help="Write it to the pull request of this workflow run.")
-@click.option("--gitlab", "platform", flag_value="gitlab", help="Write it to the merge request of this pipeline.")
+@click.option(
+    "--github", "platform", flag_value="github", help="Write the comment to the pull request of this workflow run."
+)
+@click.option(
+    "--gitlab", "platform", flag_value="gitlab", help="Write the comment to the merge request of this pipeline."
+)
 @options.FILES
 @options.BASELINE
 @options.SELECTION_OPTIONS
@@ -126,7 +131,7 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
 
     --github reads GITHUB_TOKEN, and --gitlab PREFLIGHT_COMMENT_TOKEN.
 
-    Exit codes: 0 the comment is written, or there is nothing to say; 2 usage; 3 it cannot be written.
+    Exit codes: 0 the comment is written, or there is nothing to report; 2 usage; 3 it cannot be written.
     """
     from preflight import api
     from preflight._util.roots import root_of
@@ -142,7 +147,7 @@ def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: st
     key = key_of([below(top, path) for path in targets])
     if platform is None:
         if not since:
-            raise click.UsageError("--since REV is needed without --github or --gitlab, for instance origin/main")
+            raise click.UsageError("without --github or --gitlab, --since REV is required, such as --since origin/main")
         report = api.change_report(targets, since, root=root, configuration=found.configuration)
         body = written(report, key).body
         print_text(body)

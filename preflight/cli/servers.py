@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     type=click.Choice(["init", "patch", "job"]),
     default="init",
     show_default=True,
-    help="init: what to add to the pods; patch: the whole manifest with it added; job: a separate Job.",
+    help="init: what to add to the pods; patch: the whole manifest with that added; job: a separate Job.",
 )
 @click.option("--object", "name", default="", metavar="NAME", help="The job to use, if the manifest contains several.")
 @click.option(
     "--container",
     default="",
     metavar="NAME",
-    help="Use the image and devices of this container. Default: the one with devices.",
+    help="Use the image and devices of this container. Default: the container with devices.",
 )
 @click.option(
     "--image", default="", metavar="IMAGE", help="An image with preflight installed, instead of the job's own."
@@ -42,7 +42,11 @@ if TYPE_CHECKING:
 @click.option("--install", is_flag=True, help="Install preflight with pip when the container starts.")
 @click.option("--lenient", is_flag=True, help="Only report findings; the job starts regardless.")
 @click.option(
-    "--option", "further", multiple=True, metavar="WORD", help="An additional argument for that `preflight check`."
+    "--option",
+    "further",
+    multiple=True,
+    metavar="WORD",
+    help="An additional argument for `preflight check` in the container.",
 )
 @options.ROOT
 def manifest(
@@ -57,7 +61,7 @@ def manifest(
     further: tuple[str, ...],
     root: Path | None,
 ) -> int:
-    """Print what to add to a Kubernetes job so that preflight checks its own pods before it starts.
+    """Print what to add to a Kubernetes job so that preflight checks its pods before it starts.
 
     MANIFEST is the job's file; OTHERS are further files of the job (its scripts) that the manifest does not refer to.
     Nothing is applied: the output is YAML for `kubectl apply -f -`, with comments that say what to do.
@@ -93,22 +97,23 @@ _POLICY: Callable[[F], F] = options.combine(
         "--refuse-at",
         multiple=True,
         metavar="[NAMESPACE=]LEVEL",
-        help="The lowest severity that refuses a job: error, warning or never. Default: fail-on of the configuration, "
-        "else error. With a pattern of namespaces, only there: 'team-*=never'. Repeatable.",
+        help="The lowest severity at which a job is refused: error, warning or never. Default: fail-on of the "
+        "configuration, or else error. With a namespace pattern, only in those namespaces: 'team-*=never'. "
+        "Repeatable.",
     ),
     click.option(
         "--on-failure",
         type=_ANSWER,
         default="allow",
         show_default=True,
-        help="Action for an object that cannot be judged: no time, too many requests, a bug in preflight.",
+        help="Action for an object that cannot be checked: no time, too many requests, a bug in preflight.",
     ),
     click.option(
         "--concurrency",
         type=click.IntRange(1, 64),
         default=2,
         show_default=True,
-        help="Objects that are judged at the same time, each in its own process.",
+        help="Number of objects that are checked at the same time, each in its own process.",
     ),
     click.option(
         "--deadline",
@@ -116,10 +121,10 @@ _POLICY: Callable[[F], F] = options.combine(
         default=8.0,
         show_default=True,
         metavar="SECONDS",
-        help="Time for one object. Keep it below timeoutSeconds of the webhook.",
+        help="Time limit for one object. Keep it below the webhook's timeoutSeconds.",
     ),
     click.option(
-        "--kubeconfig", type=_FILE, metavar="FILE", help="The login to the cluster. Default: that of the pod."
+        "--kubeconfig", type=_FILE, metavar="FILE", help="Credentials for the cluster. Default: those of the pod."
     ),
     click.option("--context", default="", metavar="NAME", help="The context of the kubeconfig to use."),
 )
@@ -129,22 +134,24 @@ _POLICY: Callable[[F], F] = options.combine(
 @click.option(
     "--certificate", type=_FILE, required=True, metavar="FILE", help="The certificate with its chain, in PEM."
 )
-@click.option("--key", type=_FILE, required=True, metavar="FILE", help="The key of the certificate, in PEM.")
+@click.option("--key", type=_FILE, required=True, metavar="FILE", help="The private key of the certificate, in PEM.")
 @click.option(
     "--listen",
     default="127.0.0.1:8443",
     show_default=True,
     metavar="HOST:PORT",
-    help="Where to listen; 0.0.0.0:8443 in a pod.",
+    help="Address to listen on; 0.0.0.0:8443 in a pod.",
 )
 @click.option(
     "--path-token-file",
     type=_FILE,
     metavar="FILE",
-    help="File with a token: reviews are answered at /admit/TOKEN only, which the API server alone should know. "
+    help="File with a token: reviews are answered only at /admit/TOKEN, which only the API server should know. "
     "Default: at /admit, for everyone who can reach it.",
 )
-@click.option("--on-too-large", type=_ANSWER, help="Action for a request above --max-bytes. Default: as --on-failure.")
+@click.option(
+    "--on-too-large", type=_ANSWER, help="Action for a request above --max-bytes. Default: the same as --on-failure."
+)
 @click.option(
     "--max-bytes",
     type=click.IntRange(4096, 64 * 1024 * 1024),
@@ -152,7 +159,7 @@ _POLICY: Callable[[F], F] = options.combine(
     show_default=True,
     help="The largest request that is read.",
 )
-@click.option("--no-cluster", is_flag=True, help="Read nothing from the cluster: judge each object alone.")
+@click.option("--no-cluster", is_flag=True, help="Read nothing from the cluster, and check each object alone.")
 @_POLICY
 @options.SERVICE_RULE_OPTIONS
 def webhook(
@@ -197,7 +204,7 @@ def webhook(
 @_POLICY
 @options.SERVICE_RULE_OPTIONS
 def admission_check(controller_name: str, **option_values: Any) -> int:
-    """Run an AdmissionCheck controller for Kueue: a queued job starts only after preflight has judged it.
+    """Run an AdmissionCheck controller for Kueue: a queued job starts only after preflight has checked it.
 
     It watches Workloads, lints the job of each one, and sets its check to Ready, Retry or Rejected.
     """
@@ -259,7 +266,9 @@ def _path_token(file: Path) -> str:
 
     token = read_token(file, "--path-token-file")
     if not re.fullmatch(r"[0-9A-Za-z_-]+", token):
-        raise UsageError(f"--path-token-file {file}: expected only letters, digits, - and _, as it is part of a path")
+        raise UsageError(
+            f"--path-token-file {file}: expected only letters, digits, - and _, because the token is part of a path"
+        )
     return token
 
 
@@ -273,7 +282,7 @@ def _cluster(option_values: dict[str, Any], *, required: bool) -> Cluster | None
     except ClusterError as error:
         if required:
             raise UsageError(str(error)) from None
-        click.echo(f"preflight: {error}; each object is judged alone, with a warning to its author", err=True)
+        click.echo(f"preflight: {error}; each object is checked alone, with a warning to its author", err=True)
         return None
 
 
@@ -297,8 +306,8 @@ def _address(context: click.Context, option: click.Parameter, value: str | None)
     "address",
     metavar="[HOST:]PORT",
     callback=_address,
-    help="Listen on a TCP port instead of standard input and output; on 127.0.0.1 unless a host is given. Whoever "
-    "connects can read files as you.",
+    help="Listen on a TCP port instead of standard input and output; on 127.0.0.1 unless a host is given. Anyone "
+    "who can connect can read files as you.",
 )
 @click.option("--stdio", is_flag=True, hidden=True, help="Use standard input and output, which is the default.")
 @options.CONFIG
@@ -314,7 +323,7 @@ def lsp(
     from preflight._util.usage_error import UsageError
 
     if stdio and address is not None:
-        raise click.UsageError("--stdio and --tcp exclude each other")
+        raise click.UsageError("--stdio and --tcp are mutually exclusive")
     if importlib.util.find_spec("pygls") is None:
         raise UsageError(f"preflight lsp needs pygls, which is not installed here; run: {_INSTALL}")
     from preflight.config.resolve import Choices
@@ -331,13 +340,14 @@ def lsp(
     metavar="HOST:PORT",
     default="127.0.0.1:8440",
     show_default=True,
-    help="Where the page is served. An address that others can reach needs a token. Port 0 takes any free one.",
+    help="Address to serve the page on. An address that others can reach needs a token. Port 0 selects any free port.",
 )
 @click.option(
     "--token-file",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="File with the token that opens the page. Also the environment variable PREFLIGHT_SERVE_TOKEN.",
+    help="File with the token that is required to open the page. The environment variable PREFLIGHT_SERVE_TOKEN "
+    "does the same.",
 )
 @live_options.deadline_option("--page-deadline", 10.0, "Time limit for a page and its queries.", maximum=300)
 @options.CONFIG
@@ -364,7 +374,7 @@ def serve(
 
     address = history or api.configure(Choices(file=config, use_file=not no_config), ()).history
     if not address:
-        raise UsageError("no history is given; pass --history sqlite:///FILE or postgresql://HOST/NAME")
+        raise UsageError("no history was given; pass --history sqlite:///FILE or postgresql://HOST/NAME")
     token = token_of(token_file)
 
     def started(where: Listening) -> None:

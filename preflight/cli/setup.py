@@ -28,7 +28,7 @@ FORMATS = ("text", "json")
 @click.option(
     "--hostfile",
     type=click.Path(path_type=Path, dir_okay=False, exists=True),
-    help="Also try to reach the hosts of this file.",
+    help="Also try to reach the hosts in this file.",
 )
 @click.option("--on", "executor", default="", metavar="EXECUTOR", help="How to reach the hosts, as for check.")
 @click.option(
@@ -47,7 +47,7 @@ FORMATS = ("text", "json")
     help="Time limit for each item.",
 )
 @options.output("the result as text (default) or json")
-@click.option("-q", "--quiet", is_flag=True, help="Show only what is missing, and the last line.")
+@click.option("-q", "--quiet", is_flag=True, help="Show only missing items and the summary line.")
 @options.COLOR
 def doctor(
     hosts: str,
@@ -62,7 +62,7 @@ def doctor(
 ) -> int:
     """Show what this machine can and cannot check, what is missing, and how to get it.
 
-    It looks at preflight and its packs, executors, SSH keys, Pythons with torch or paddle, GPUs, tools, the cache, the
+    It checks preflight and its packs, executors, SSH keys, Pythons with torch or paddle, GPUs, tools, the cache, the
     terminal and limits. With --hosts it starts an agent on each host and stops it again.
 
     Exit codes: 0 something can be checked here, 1 nothing can.
@@ -93,7 +93,7 @@ def doctor(
 
 @click.command()
 @click.argument("folder", metavar="[DIR]", default=".", type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--print", "show", is_flag=True, help="Print the file instead of writing it; so does - for DIR.")
+@click.option("--print", "show", is_flag=True, help="Print the file instead of writing it, like DIR -.")
 @click.option("--force", is_flag=True, help="Replace an existing configuration.")
 @click.option("--accept", is_flag=True, help="Also write a baseline, so that today's findings do not count.")
 def init(folder: Path, show: bool, force: bool, accept: bool) -> int:
@@ -112,7 +112,7 @@ def init(folder: Path, show: bool, force: bool, accept: bool) -> int:
     if folder == Path("-"):
         folder, show = Path(), True
     if show and (force or accept):
-        raise UsageError("--print writes no file, so it excludes --force and --accept")
+        raise UsageError("--print writes no file, so it cannot be combined with --force or --accept")
     target = folder / first_config.NAME
     if not show and not force and folder.is_dir():
         first_config.refuse_to_replace(folder)
@@ -201,7 +201,7 @@ def baseline_prune(paths: tuple[Path, ...], root: Path | None, **option_values: 
         stale_entries = tuple(dict.fromkeys((*stale_entries, *missing_entries)))
     elif missing_entries:
         raise UsageError(
-            f"none of the files in {file} is below {root_folder}; run prune where it was written, or add --root"
+            f"none of the files in {file} is in {root_folder}; run prune where that file was written, or add --root"
         )
     new_baseline = baselines.remove_entries(old_baseline, stale_entries)
     if new_baseline != old_baseline:

@@ -1,7 +1,7 @@
-"""What a change does to the jobs of a repository, and the comment about it on a pull request, on GitHub and GitLab.
+"""The effect of a change on a repository's jobs, and the comment about it on a pull request (GitHub and GitLab).
 
-The author of the change chooses file names, values, and what messages quote of them, so this text may try to imitate
-the comment or to mention people. The text is written into an HTML block, where Markdown has no effect. Words with
+The author of the change controls file names, values and their quotations in messages, so these may try to imitate the
+comment or to mention people. The text is written into an HTML block, where Markdown has no effect. Words with
 characters other than letters go into `<code>`, where mentions (`@user`), references (`#1`, `!2`) and addresses do not
 become links.
 """
@@ -59,9 +59,9 @@ class ChangeReport:
 
     Args:
         report: the report on the jobs that the change touches, with the findings that are new.
-        on_changed_lines: fingerprints of the findings with a location on a line that was changed or added.
-        plans: by job, only those for whose ranks something changes.
-        not_compared: why there was nothing to compare with; the report then covers all jobs. Empty otherwise.
+        on_changed_lines: fingerprints of the findings that are located on a changed or added line.
+        plans: the plans by job, only of jobs whose ranks are affected.
+        not_compared: why a comparison was not possible, so that the report covers all jobs; otherwise empty.
     """
 
     report: Report
@@ -80,7 +80,7 @@ def change_report(
     branch_point: bool = False,
     processes: int = 1,
 ) -> ChangeReport:
-    """Compare the jobs in `paths` with those of a commit. Raises UsageError if that cannot be read."""
+    """Compare the jobs in `paths` with those of a commit. Raises UsageError if the commit cannot be read."""
     with versions_of(
         root, paths, revision, configuration.exclude, branch_point=branch_point, processes=processes
     ) as versions:
@@ -118,7 +118,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def changed_lines(old: Sequence[str], new: Sequence[str]) -> frozenset[int]:
-    """Return the line numbers (from 1) that are new in `new`; in large files the range of all differences."""
+    """Return the line numbers (from 1) that are new in `new`; for large files, the range of all differences."""
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
         start += 1
@@ -156,14 +156,14 @@ _PLAIN = re.compile(r"\(?(?:[A-Za-z]{1,24}(?:['-][a-z]{1,24}){0,4}|\d{1,6}(?:\.\
 
 @dataclass(frozen=True, slots=True)
 class Comment:
-    """A comment in Markdown; `says_something`: it is worth creating if none exists yet."""
+    """A comment in Markdown; `says_something` is whether it is worth creating if none exists yet."""
 
     body: str
     says_something: bool
 
 
 def key_of(paths: Sequence[str]) -> str:
-    """Return a hash of the judged paths, which tells the comments of several runs on one pull request apart."""
+    """Return a hash of the checked paths, which distinguishes the comments of several runs on one pull request."""
     return hashlib.sha256("\0".join(sorted(paths)).encode("utf-8", "surrogateescape")).hexdigest()[:12]
 
 
@@ -174,7 +174,9 @@ def is_ours(body: str, key: str) -> bool:
 
 
 def comment(changes: ChangeReport, key: str, *, before: str = "", max_characters: int = GITHUB_CHARACTERS) -> Comment:
-    """Write the comment in up to `max_characters`; further findings are counted. `before` is the present one."""
+    """Write the comment in up to `max_characters`; findings that do not fit are counted. `before` is the current
+    comment.
+    """
     findings = changes.report.findings
     now = [finding.fingerprint[:_REMEMBERED_LENGTH] for finding in findings]
     previous = _REMEMBERED.match(before)
@@ -221,11 +223,11 @@ def _headline(changes: ChangeReport) -> str:
         return f"{count(number, 'finding')}, not compared with the base"
     if number:
         return count(number, "new finding")
-    return "no new findings" if not _is_incomplete(changes) else "no new findings, but not everything was judged"
+    return "no new findings" if not _is_incomplete(changes) else "no new findings, but not everything was checked"
 
 
 def _summary_lines(changes: ChangeReport, fixed: int) -> Iterator[str]:
-    """Yield sentences without text from the repository, except in `_html`."""
+    """Yield sentences that contain text from the repository only in `_html`."""
     if fixed:
         were = "is" if fixed == 1 else "are"
         yield f"✅ {count(fixed, 'finding')} that this comment listed before {were} fixed."
@@ -237,7 +239,7 @@ def _summary_lines(changes: ChangeReport, fixed: int) -> Iterator[str]:
         yield ""
     elif since is not None:
         unchanged = f" {count(since.unchanged_jobs, 'job')} did not change." if since.unchanged_jobs else ""
-        before = f" {count(existed, 'finding')} in the changed jobs existed before." if existed else ""
+        before = f" {count(existed, 'finding')} in the changed jobs already existed." if existed else ""
         yield f"Compared with `{since.commit[:12]}`.{unchanged}{before}"
         yield ""
     if changes.report.findings or _is_incomplete(changes):
@@ -268,7 +270,10 @@ def _table(title: str, head: Sequence[str], rows: Sequence[Sequence[str]], room:
         line = f"<tr>{''.join(f'<td>{cell}</td>' for cell in row)}</tr>"
         left -= len(line) + 1
         if left < 0:
-            lines.append(f'<tr><td colspan="{len(head)}">and {len(rows) - number} more that do not fit here</td></tr>')
+            lines.append(
+                f'<tr><td colspan="{len(head)}">and {len(rows) - number} more that do not fit into this '
+                "comment</td></tr>"
+            )
             break
         lines.append(line)
     return "\n".join([*lines, "</table>"])
@@ -323,14 +328,14 @@ class GitHub:
     def __init__(self, environment: Mapping[str, str]) -> None:
         token = environment.get("GITHUB_TOKEN", "")
         if not token:
-            raise PlatformError("GITHUB_TOKEN is not set; pass the token of the job: ${{ github.token }}")
+            raise PlatformError("GITHUB_TOKEN is not set; pass the job's token: ${{ github.token }}")
         repository = environment.get("GITHUB_REPOSITORY", "")
         if not _REPOSITORY.match(repository):
             raise PlatformError(f"GITHUB_REPOSITORY is {clean(repository)!r}; expected OWNER/NAME")
         event = _event(environment.get("GITHUB_EVENT_PATH", ""))
         number = value_at(event, "pull_request", "number")
         if not isinstance(number, int):
-            raise PlatformError("this run is not about a pull request; run it `on: pull_request`")
+            raise PlatformError("this is not a pull request workflow; run it `on: pull_request`")
         self.base = _commit(value_at(event, "pull_request", "base", "sha"))
         self.head = _commit(value_at(event, "pull_request", "head", "sha"))
         self._comments = f"/repos/{repository}/issues"
@@ -339,7 +344,9 @@ class GitHub:
         self._client = RestClient(environment.get("GITHUB_API_URL", "https://api.github.com"), headers)
 
     def find(self, key: str) -> tuple[int, str] | None:
-        """Return number and text of our comment: one by this token's account, because anybody may copy the line."""
+        """Return the number and text of our comment, written by this token's account, because anybody may copy the
+        line.
+        """
         found = [
             item for item in self._client.pages(f"{self._comments}/{self._number}/comments") if _is_with(item, key)
         ]
@@ -376,12 +383,12 @@ class GitLab:
         if not token:
             raise PlatformError(
                 "PREFLIGHT_COMMENT_TOKEN is not set; it holds a project access token with the scope api, because "
-                "GitLab does not let the token of a job write comments"
+                "GitLab does not allow a job's token to write comments"
             )
         project = environment.get("CI_MERGE_REQUEST_PROJECT_ID", "")
         number = environment.get("CI_MERGE_REQUEST_IID", "")
         if not _NUMBER.match(project) or not _NUMBER.match(number):
-            raise PlatformError("this pipeline is not about a merge request; run it for merge_request_event")
+            raise PlatformError("this is not a merge request pipeline; run it on merge_request_event")
         self.base = _commit(environment.get("CI_MERGE_REQUEST_DIFF_BASE_SHA"))
         self.head = ""
         self._notes = f"/projects/{project}/merge_requests/{number}/notes"
@@ -407,13 +414,13 @@ class GitLab:
 
 
 def publish(platform: GitHub | GitLab, key: str, write: Callable[[str], Comment]) -> str:
-    """Write the comment (`write` gets the present one) unless there is nothing to say. Raises PlatformError."""
+    """Write the comment (`write` is given the current one) unless there is nothing to report. Raises PlatformError."""
     try:
         present = platform.find(key)
         new_comment = write(present[1] if present is not None else "")
         if present is None:
             if not new_comment.says_something:
-                return "nothing to report, so no comment is written"
+                return "there is nothing to report, so no comment is written"
             platform.create(new_comment.body)
             return "comment written"
         if present[1].strip() == new_comment.body.strip():
@@ -463,7 +470,7 @@ _MAX_PAGES = 50
 
 
 class PlatformError(Exception):
-    """An error that prevents the comment, with reason, remedy and the HTTP status, if any."""
+    """An error that prevents the comment, with its reason, its remedy and the HTTP status, if any."""
 
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
@@ -485,7 +492,7 @@ class RestClient:
         parts = urllib.parse.urlsplit(address)
         is_safe = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
         if not is_safe or not parts.hostname or parts.query or parts.fragment or "@" in parts.netloc:
-            raise PlatformError(f"{clean(address)!r} is not the address of an API; expected https://HOST/PATH")
+            raise PlatformError(f"{clean(address)!r} is not a valid API address; expected https://HOST/PATH")
         self._address = address.rstrip("/")
         self._headers = {
             "Accept": "application/json",
@@ -509,16 +516,16 @@ class RestClient:
                 content = answer.read(_MAX_ANSWER_BYTES + 1)
         except urllib.error.HTTPError as error:
             with error:
-                raise PlatformError(f"{where}: the API answered {error.code}{_reason(error)}", error.code) from None
+                raise PlatformError(f"{where}: the API returned {error.code}{_reason(error)}", error.code) from None
         except (OSError, HTTPException) as error:
             reason = getattr(error, "reason", None) or error
-            raise PlatformError(f"{where}: the API does not answer: {clean(str(reason))[:200]}") from None
+            raise PlatformError(f"{where}: the API does not respond: {clean(str(reason))[:200]}") from None
         if len(content) > _MAX_ANSWER_BYTES:
-            raise PlatformError(f"{where}: the answer has more than {_MAX_ANSWER_BYTES >> 20} MiB")
+            raise PlatformError(f"{where}: the response is larger than {_MAX_ANSWER_BYTES >> 20} MiB")
         try:
             return json.loads(content)
         except (ValueError, RecursionError):
-            raise PlatformError(f"{where}: the answer is not JSON") from None
+            raise PlatformError(f"{where}: the response is not JSON") from None
 
     def pages(self, path: str) -> Iterator[Mapping[str, Any]]:
         """Yield the objects of a paginated list."""
@@ -530,7 +537,9 @@ class RestClient:
             yield from (item for item in page if isinstance(item, dict))
             if len(page) < _PAGE_SIZE:
                 return
-        raise PlatformError(f"there are more than {_MAX_PAGES * _PAGE_SIZE} comments, so ours was not looked for")
+        raise PlatformError(
+            f"there are more than {_MAX_PAGES * _PAGE_SIZE} comments, so preflight did not look for its own"
+        )
 
 
 def _reason(error: urllib.error.HTTPError) -> str:

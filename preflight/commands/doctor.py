@@ -1,4 +1,4 @@
-"""The examination of this machine, its executors and hosts, and the text about it."""
+"""The checks of this machine, its executors and hosts for `doctor`, and the text about them."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _FILES_PER_NODE, _OWN_FILES = 4, 64
 _MIN_FREE_BYTES = 1 << 30
 #: The consequence if a group of packs is incomplete.
 _CONSEQUENCES = {
-    registry.SOURCES: ("files", "files of some kinds are not read", "lint"),
+    registry.SOURCES: ("files", "some kinds of files are not read", "lint"),
     registry.RULES: ("rules", "some rules are not run", "lint"),
     registry.CHECKS: ("checks", "some checks are not run", "check"),
     registry.EXECUTORS: ("ways", "some executors are missing", "check"),
@@ -78,16 +78,23 @@ def cache(cache: Cache | None) -> DoctorItem:
     """Return whether results can be cached, by storing an entry and reading it back."""
     lost = "every lint starts from scratch, and the bundle for nodes is built each time"
     if cache is None:
-        remedy = "set XDG_CACHE_HOME to a folder of your own"
-        return DoctorItem("cache", "cache", Capability.NO, "this user has no home and no XDG_CACHE_HOME", lost, remedy)
+        remedy = "set XDG_CACHE_HOME to a folder that you own"
+        return DoctorItem(
+            "cache",
+            "cache",
+            Capability.NO,
+            "this user has no home directory and XDG_CACHE_HOME is not set",
+            lost,
+            remedy,
+        )
     key, content = secrets.token_hex(32), b"preflight doctor\n"
     cache.put(key, content)
     whole = cache.get(key) == content
     cache.drop(key)
     if whole:
-        return DoctorItem("cache", "cache", Capability.YES, f"{cache.folder} stores entries and returns them")
+        return DoctorItem("cache", "cache", Capability.YES, f"{cache.folder} can be written and read")
     text = f"{cache.folder} is not writable, not owned by you, or writable by others"
-    remedy = f"mkdir -p {cache.folder} && chmod 700 {cache.folder}, or set XDG_CACHE_HOME to a folder of your own"
+    remedy = f"mkdir -p {cache.folder} && chmod 700 {cache.folder}, or set XDG_CACHE_HOME to a folder that you own"
     return DoctorItem("cache", "cache", Capability.NO, text, lost, remedy)
 
 
@@ -104,7 +111,7 @@ def machine(folder: Path) -> DoctorItem:
         f"interfaces up: {', '.join(up) or 'none'}"
     )
     scarce = [
-        (memory.available < _MIN_FREE_BYTES, "memory", "end the processes that use it: ps aux --sort=-rss | head"),
+        (memory.available < _MIN_FREE_BYTES, "memory", "end processes that use much memory: ps aux --sort=-rss | head"),
         (disk.free < _MIN_FREE_BYTES, "space for reports and recordings", f"free space on the disk of {folder}"),
     ]
     lacking = [(what, remedy) for is_scarce, what, remedy in scarce if is_scarce]
@@ -121,7 +128,7 @@ def _gib(number: int) -> str:
 
 
 def terminal(stream: TextIO, environment: Mapping[str, str]) -> DoctorItem:
-    """Return what the terminal can display."""
+    """Return the capabilities of the terminal."""
     if not stream.isatty():
         return DoctorItem("terminal", "terminal", Capability.YES, "output goes to a file or a pipe, without colours")
     term = environment.get("TERM", "")
@@ -133,14 +140,14 @@ def terminal(stream: TextIO, environment: Mapping[str, str]) -> DoctorItem:
         lost.append("colours")
     if "utf" not in (stream.encoding or "").lower():
         text.append(f"encoding {stream.encoding}")
-        lost.append("characters beyond that encoding")
+        lost.append("characters outside that encoding")
     remedy = "export TERM=xterm-256color LC_ALL=C.UTF-8" if lost else ""
     capability = Capability.PARTLY if lost else Capability.YES
     return DoctorItem("terminal", "terminal", capability, ", ".join(text), " and ".join(lost), remedy)
 
 
 def limits(nodes: int) -> DoctorItem:
-    """Return whether many nodes can be connected at once: each connection uses files and a process on this machine."""
+    """Return whether many nodes can be connected at the same time: each connection uses files and a process here."""
     import psutil
 
     own = psutil.Process()
@@ -178,14 +185,14 @@ def executors() -> tuple[Executor, ...]:
 async def executor_item(executor: Executor, environment: Mapping[str, str], *, deadline_s: float) -> DoctorItem:
     """Return whether an executor can be used here, as the executor itself reports."""
     about = f"--on {executor.name}"
-    lost = f"nodes cannot be reached with {about}"
+    lost = f"{about} cannot be used to reach nodes"
     here = {found.name: reason for found, reason in recognising_executors(environment)}.get(executor.name, "")
     try:
         with anyio.fail_after(deadline_s):
             usable = await executor.check_usable(environment, deadline_s=deadline_s)
     except TimeoutError:
         return DoctorItem(
-            f"way.{executor.name}", about, Capability.UNKNOWN, f"it did not answer within {deadline_s:g} s", lost
+            f"way.{executor.name}", about, Capability.UNKNOWN, f"it did not respond within {deadline_s:g} s", lost
         )
     except ExecutorError as error:
         usable, _, remedy = error.message.rpartition("; ")
@@ -203,7 +210,7 @@ async def executor_item(executor: Executor, environment: Mapping[str, str], *, d
 
 
 async def keys(environment: Mapping[str, str], home: Path) -> DoctorItem:
-    """Return the keys that ssh could offer: the number held by an agent, and names of key files. No key is read."""
+    """Return the keys that ssh could offer: the number in an agent, and the names of key files. No key is read."""
     try:
         files = sorted(path.stem for path in (home / ".ssh").glob("id_*.pub"))
     except OSError:
@@ -214,10 +221,10 @@ async def keys(environment: Mapping[str, str], home: Path) -> DoctorItem:
         try:
             ran = await run_tool(["ssh-add", "-l"], deadline_s=_REQUEST_S, environment=environment)
         except ExecutorError as error:
-            usable.append(f"the agent does not answer ({error.kind})")
+            usable.append(f"the agent does not respond ({error.kind})")
         else:
             held = len(ran.output.splitlines()) if ran.code == 0 else 0
-            usable.append("no agent answers at SSH_AUTH_SOCK" if ran.code == _NO_AGENT else f"an agent holds {held}")
+            usable.append("no agent responds at SSH_AUTH_SOCK" if ran.code == _NO_AGENT else f"an agent has {held}")
     else:
         usable.append("no agent (SSH_AUTH_SOCK is not set)")
     if held or files:
@@ -253,7 +260,7 @@ def _node_item(executor: Executor, record: NodeRecord) -> DoctorItem:
         )
     problem = record.problem.removeprefix(f"{name}: ")
     usable, _, remedy = problem.rpartition("; ")
-    remedy = remedy if usable else f"try `{executor.name} {name}` by hand"
+    remedy = remedy if usable else f"run `{executor.name} {name}` manually"
     return DoctorItem(f"host.{name}", name, Capability.NO, usable or problem, "nothing can be checked there", remedy)
 
 
@@ -302,7 +309,9 @@ def examine(
 
 
 def interpreters(pythons: Sequence[str], environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the Pythons that ranks might use: named ones, the environment's, the first on PATH, preflight's own."""
+    """Return the Pythons that ranks might use: the given ones, the environment's, the first on PATH, preflight's
+    own.
+    """
     named = [shutil.which(python) or python for python in pythons]
     active = [
         str(Path(environment[name]) / "bin" / "python")
@@ -373,7 +382,7 @@ async def _examine_parallel(parts: Sequence[tuple[str, _Make]], deadline_s: floa
                 items_by_index[number] = tuple(await make())
         except TimeoutError:
             items_by_index[number] = (
-                DoctorItem(name, name, Capability.UNKNOWN, f"no answer within {deadline_s + LATE_S:g} s"),
+                DoctorItem(name, name, Capability.UNKNOWN, f"no response within {deadline_s + LATE_S:g} s"),
             )
         except Exception as error:
             items_by_index[number] = (

@@ -1,7 +1,7 @@
-"""Takes nodes out of service after a run and returns them: decisions, commands, and the scheduler's answers.
+"""Takes nodes out of service after a run, and returns them: decisions, commands, and the scheduler's responses.
 
-Only evidence about a node alone counts: a finding about both ends of a link blames neither, and a node that did not
-answer is left to the scheduler, which knows itself whether the node answers. Unknown results change nothing.
+Only evidence about a single node counts: a finding about both ends of a link blames neither, and a node that did not
+respond is left to the scheduler, which knows whether the node responds. Unknown results change nothing.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ _ID = re.compile(r"\b[A-Z]{3}[0-9]{3}\b")
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The scheduler's view of a node: whether it manages it, whether it accepts work, and the reason if not."""
+    """The scheduler's view of a node: whether it manages the node, whether the node accepts work, and the reason if
+    not.
+    """
 
     known: bool
     in_service: bool = True
@@ -55,7 +57,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Decisions:
-    """The decisions after a run. `refused` is the reason why nothing is done; empty if changes are allowed."""
+    """The decisions after a run. `refused` is the reason why nothing is changed; empty if changes are allowed."""
 
     items: tuple[Decision, ...] = ()
     refused: str = ""
@@ -73,7 +75,7 @@ def share_of(text: str) -> float:
 
 
 def blamed_nodes(report: Report) -> dict[str, str]:
-    """Return the nodes to drain, with reasons: they answered, and a check blames them alone with high confidence."""
+    """Return the nodes to drain, with reasons: they responded, and a check blames only them with high confidence."""
     answered = {record.node.name for record in report.nodes if not record.problem}
     candidates = answered.intersection(hosts_of(report).failing)
     waived = {(item.id, node) for item in report.suppressed for node in item.nodes}
@@ -123,9 +125,9 @@ def decide(report: Report, standings: Mapping[str, Standing], *, at_most: float)
     if drained and drained + ours > limit:
         back = tuple(item for item in items if item.action != "drain")
         refused = (
-            f"{drained} {'node has' if drained == 1 else 'nodes have'} faults of their own and {ours} "
-            f"{'is' if ours == 1 else 'are'} out of service already, but {at_most:.4g} of {known} nodes allows "
-            f"{limit}: look for a common cause, or raise --act-at-most"
+            f"{drained} {'node has' if drained == 1 else 'nodes have'} individual faults and {ours} "
+            f"{'is' if ours == 1 else 'are'} already out of service, but the limit of {at_most:.4g} of {known} nodes "
+            f"is {limit}: look for a common cause, or raise --act-at-most"
         )
         return Decisions(back, refused)
     return Decisions(tuple(items))
@@ -137,13 +139,13 @@ def _decision(report: Report, node: str, standing: Standing, reason: str) -> Dec
     if reason:
         if standing.in_service:
             return Decision(node, "drain", reason)
-        drained_by = "by preflight" if standing.is_ours else "by somebody else"
+        drained_by = "by preflight" if standing.is_ours else "by someone else"
         return Decision(node, "leave", f"already out of service {drained_by}: {standing.reason or 'no reason given'}")
     if standing.is_ours:
         if is_cleared(report, node, standing.reason):
             return Decision(node, "resume", f"the reason no longer applies: {standing.reason}")
         return Decision(node, "leave", f"this run does not show that the reason no longer applies: {standing.reason}")
-    return Decision(node, "leave", "nothing against it" if standing.in_service else "not preflight's to change")
+    return Decision(node, "leave", "no objection" if standing.in_service else "not taken out of service by preflight")
 
 
 #: Deadline for a scheduler, which normally answers within seconds.
@@ -158,7 +160,7 @@ Command = tuple[str, ...]
 
 
 class Slurm:
-    """Nodes of Slurm: `scontrol` drains them with a reason, and resumes them."""
+    """Nodes of Slurm, which `scontrol` drains with a reason and resumes."""
 
     name = "slurm"
 
@@ -170,7 +172,7 @@ class Slurm:
         return found.get(node, Standing(False))
 
     def commands(self, decision: Decision) -> tuple[Command, ...]:
-        """Return the one `scontrol update` that carries out a decision."""
+        """Return the single `scontrol update` command that carries out a decision."""
         base = ("scontrol", "update", f"nodename={decision.node}")
         if decision.action == "drain":
             return ((*base, "state=drain", f"reason={decision.reason}"),)
@@ -178,7 +180,9 @@ class Slurm:
 
 
 class Kubernetes:
-    """Nodes of Kubernetes: a taint with our key keeps new pods away (a cordon has no owner), a condition explains."""
+    """Nodes of Kubernetes: a taint with our key blocks new pods (a cordon has no owner), and a condition gives the
+    reason.
+    """
 
     name = "kubernetes"
 
@@ -198,7 +202,7 @@ class Kubernetes:
             raise ExecutorError("unreadable", f"kubectl get node {node}: not a node ({error!r})") from error
 
     def commands(self, decision: Decision) -> tuple[Command, ...]:
-        """Return the commands, the reason first: a taint without a reason could not be removed later."""
+        """Return the commands, with the reason first, because a taint without a reason could not be removed later."""
         node, kubectl = decision.node, ("kubectl",)
         drains = decision.action == "drain"
         condition = {
@@ -267,10 +271,10 @@ def act_on(
     say: Callable[[str], None],
     log_file: Path | None = None,
 ) -> Decisions:
-    """Drain and resume nodes after a run, or (without `really`) list the commands that would do it.
+    """Drain and resume nodes after a run, or (without `really`) list the commands for that.
 
     `say` receives lines for the user; `log_file` gets a JSON line for each decision and command. Raises UsageError if
-    the scheduler does not answer, a command fails, or too many nodes would be drained; earlier changes are logged.
+    the scheduler does not respond, a command fails, or too many nodes would be drained; earlier changes are logged.
     """
     return anyio.run(_act, report, SCHEDULERS[scheduler](), really, at_most, say, log_file)
 
@@ -308,7 +312,7 @@ async def _act(
 async def _has_changed(
     item: Decision, scheduler: Slurm | Kubernetes, recorded: Standing, say: Callable[[str], None], log_file: Path | None
 ) -> bool:
-    """Return whether somebody else has changed the node since the decision; preflight does not change such a node."""
+    """Return whether someone else has changed the node since the decision; preflight does not change such a node."""
     try:
         now = await scheduler.standing(item.node)
     except ExecutorError as error:
@@ -316,7 +320,7 @@ async def _has_changed(
     if now == recorded:
         return False
     state = "in service" if now.in_service else f"out of service: {now.reason or 'no reason given'}"
-    why = f"somebody else changed it during the run; it is {state}"
+    why = f"someone else changed the node during the run; it is {state}"
     _write(log_file, item, "", f"left: {why}")
     say(f"{item.node} is not changed: {why}")
     return True
@@ -358,4 +362,4 @@ def _write(log_file: Path | None, item: Decision, command: str, result: str) -> 
         with log_file.open("a", encoding="utf-8") as stream:
             stream.write(json.dumps(line) + "\n")
     except OSError as error:
-        raise UsageError(f"--act-log {log_file}: {error.strerror}; nothing further was changed") from None
+        raise UsageError(f"--act-log {log_file}: {error.strerror}; nothing else was changed") from None

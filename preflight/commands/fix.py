@@ -1,4 +1,4 @@
-"""Applies the fixes of findings, only to unchanged files, each completely or not at all."""
+"""Applies the fixes of findings, to unchanged files only, each completely or not at all."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Fixes to apply together, the resulting files, refused fixes, and the number of left unsafe ones."""
+    """Fixes to apply together, the resulting files, refused fixes, and the number of unsafe fixes that are left."""
 
     files: Files
     fixed: tuple[Finding, ...] = ()
@@ -67,7 +67,7 @@ class Plan:
         )
 
     def diff(self) -> str:
-        """Return the changes as a unified diff with paths as git writes them; what looks like a secret is hidden."""
+        """Return the changes as a unified diff with paths as in git; what looks like a secret is hidden."""
         shown: list[str] = []
         for change in self.changes:
             before, after = _lines(change.before), _lines(change.after)
@@ -87,9 +87,9 @@ class Plan:
 
 
 def plan(report: Report, files: Files, *, unsafe: bool) -> Plan:
-    """Plan the fixes of a report's findings, the worst first; suppressed findings are left alone.
+    """Plan the fixes of a report's findings, worst first; suppressed findings are ignored.
 
-    A fix that overlaps another is refused, and can be applied after the result has been judged again.
+    A fix that overlaps another is refused, and can be applied in the next run.
     """
     hashes = {file.path: file.sha256 for file in report.inputs}
     drafts: dict[str, _Draft | str] = {}
@@ -116,7 +116,7 @@ def plan(report: Report, files: Files, *, unsafe: bool) -> Plan:
 
 
 def _apply_fix(fix: Fix, drafts: Mapping[str, _Draft | str]) -> str:
-    """Apply all edits of a fix to the drafts, or none of them; return the reason for none, else an empty string."""
+    """Apply all edits of a fix to the drafts, or none; return the reason if none, otherwise an empty string."""
     edits: list[tuple[_Draft, int, Edit]] = []
     for edit in fix.edits:
         draft = drafts[edit.path]
@@ -142,7 +142,7 @@ def _do_overlap(first: tuple[int, int], second: tuple[int, int]) -> bool:
 
 @dataclass(slots=True)
 class _Draft:
-    """A file under edit. Its text is as sources see it: no byte-order mark, unchanged line ends."""
+    """A file under edit. Its text is as sources see it: without a byte-order mark, with unchanged line endings."""
 
     path: str
     before: bytes
@@ -160,7 +160,7 @@ class _Draft:
         return start if inside and self.text.startswith(edit.expected, start) else None
 
     def is_taken(self, start: int, edit: Edit) -> bool:
-        """Return whether an accepted edit that is not identical touches this range."""
+        """Return whether an accepted edit that is not identical overlaps this range."""
         end = start + len(edit.expected)
         same = self.edits.get((start, end))
         if same is not None:
@@ -182,7 +182,7 @@ def _draft(path: str, sha256: str, files: Files) -> _Draft | str:
     try:
         content = files.read(path)
         if hashlib.sha256(content).hexdigest() != sha256:
-            return f"{path} changed since it was judged; run again"
+            return f"{path} changed since it was checked; run again"
         text = content.removeprefix(_BOM).decode()
     except OSError as error:
         return f"{path} cannot be read: {error.strerror}"
@@ -211,9 +211,9 @@ class Files:
             raise ValueError(f"is {error.kind}, not a regular file") from None
 
     def write(self, change: ChangedFile) -> None:
-        """Replace a file, keeping owner, mode and inner links. Raises OSError, or ValueError if it changed."""
+        """Replace a file, preserving owner, mode and inner links. Raises OSError, or ValueError if it changed."""
         if self.read(change.path) != change.before:
-            raise ValueError("changed since it was judged; run again")
+            raise ValueError("changed since it was checked; run again")
         real = Path(self._real(change.path))
         status = real.stat()
         owner = (status.st_uid, status.st_gid)
@@ -228,7 +228,7 @@ class Files:
     def _real(self, path: str) -> str:
         real = os.path.realpath(f"{self._root}/{path}", strict=True)
         if not real.startswith(self._root.rstrip("/") + "/"):
-            raise ValueError("leads outside the root")
+            raise ValueError("is outside the root")
         return real
 
 
@@ -239,7 +239,9 @@ def _lines(content: bytes) -> list[str]:
 
 
 def _line_formatter(change: ChangedFile) -> Callable[[str], str]:
-    """Return a function that hides the secrets of the whole file: a line of a diff may show one without its name."""
+    """Return a function that hides the secrets of the whole file, because one line of a diff may not show a secret's
+    name.
+    """
     from preflight.sources.base import SourceFile
     from preflight.sources.secrets import shown_lines
 

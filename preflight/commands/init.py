@@ -51,7 +51,9 @@ _MAX_NAMED = 12
 
 @dataclass(frozen=True, slots=True)
 class Folder:
-    """A folder with jobs that may not belong to the project. `others`: it is a submodule that others maintain."""
+    """A folder with jobs that may not belong to the project. `others`: whether it is a submodule that others
+    maintain.
+    """
 
     path: str
     jobs: int
@@ -74,10 +76,10 @@ class ProjectScan:
 
     Args:
         jobs: names of the jobs; `files` is the number of files that define them.
-        launchers: the launchers that start ranks there, the most frequent first.
-        counts: findings under each profile; `errors` and `warnings` under each.
-        worst: ids of the rules with most findings under the widest profile, the most frequent first.
-        systems: the systems that files are written for (`slurm`, `kubernetes`, `ray`, `hostfile`), each with its first
+        launchers: the launchers that start ranks there, most frequent first.
+        counts: the number of findings per profile, as are `errors` and `warnings`.
+        worst: ids of the rules with the most findings under the widest profile, most frequent first.
+        systems: the systems for which files are written (`slurm`, `kubernetes`, `ray`, `hostfile`), each with its first
             job.
     """
 
@@ -94,7 +96,7 @@ class ProjectScan:
 
 
 def scan_project(jobs: Sequence[Job], reports: Mapping[str, Report], others: Sequence[Folder] = ()) -> ProjectScan:
-    """Scan jobs and the reports on them by profile, relative to the folder; `others` are excluded folders."""
+    """Scan the jobs and the reports on them per profile, relative to the folder; `others` are excluded folders."""
     findings = {profile: report.findings for profile, report in reports.items()}
     widest = max(findings.values(), key=len, default=())
     launchers = Counter(launch.launcher for job in jobs for launch in job.launches)
@@ -142,7 +144,7 @@ def _folders(jobs: Sequence[Job], findings: Iterable[Finding]) -> tuple[Folder, 
 
 
 def _foreign_folder(path: str) -> str:
-    """Return the outermost folder above a file that may not belong to the project; empty if there is none."""
+    """Return a file's outermost ancestor folder that may not belong to the project; empty if there is none."""
     folders = reversed(PurePosixPath(path).parents)
     return next((folder.as_posix() for folder in folders if folder.name.lower() in FOREIGN_FOLDERS), "")
 
@@ -174,7 +176,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class Recommendations:
-    """The keys to set or offer, the decisions to print, excluded and offered folders, and a job for `executor`."""
+    """The keys to set or suggest, the decisions to print, excluded and suggested folders, and a job for `executor`."""
 
     profile: str
     fail_on: str
@@ -187,7 +189,7 @@ class Recommendations:
 
 
 def choose_settings(scan: ProjectScan, *, executor: str, because: str, accept: bool) -> Recommendations:
-    """Return the choices for a folder; `executor` is what a check would use here, `accept` plans a baseline."""
+    """Return the choices for a folder; `executor` is what a check would use here, and `accept` plans a baseline."""
     profile, why_profile = _profile(scan)
     fail_on, why_fail_on = _fail_on(scan, profile, accept=accept)
     excluded = tuple(folder for folder in scan.folders if folder.others)
@@ -222,7 +224,8 @@ def _profile(scan: ProjectScan) -> tuple[str, str]:
     if default > MANY_FINDINGS and gate < default:
         return (
             "gate",
-            f"{default} findings under `default` are too many to start with; `gate` has only the {gate} that stop jobs",
+            f"{default} findings under `default` are too many to start with; `gate` reports only the {gate} that "
+            "stop jobs",
         )
     more = scan.counts.get("pedantic", 0) - default
     also = f"; `pedantic` would find {more} more" if more > 0 else ""
@@ -234,12 +237,12 @@ def _fail_on(scan: ProjectScan, profile: str, *, accept: bool) -> tuple[str, str
     if not scan.jobs:
         return "error", "the default"
     if not errors and not warnings:
-        return "warning", "there are no warnings now, so new ones can fail"
+        return "warning", "there are no warnings now, so new warnings can fail the run"
     if accept:
-        return "warning", "today's findings are accepted, so only new ones count"
+        return "warning", "today's findings are accepted, so only new findings count"
     return (
         "error",
-        f"{count(errors, 'error')} and {count(warnings, 'warning')} now; use `warning` once they are fixed",
+        f"{count(errors, 'error')} and {count(warnings, 'warning')} now; use `warning` once the warnings are fixed",
     )
 
 
@@ -276,9 +279,9 @@ class FirstConfig:
 def make_first_config(
     folder: Path, *, environment: Mapping[str, str], created: str, accept: bool = False
 ) -> FirstConfig:
-    """Make the configuration for a folder, without writing it. `created` is in ISO 8601. Raises UsageError."""
+    """Create the configuration for a folder, without writing it. `created` is in ISO 8601. Raises UsageError."""
     if not folder.is_dir():
-        raise UsageError(f"{folder} is not a folder; expected the one that contains the jobs")
+        raise UsageError(f"{folder} is not a folder; expected the folder that contains the jobs")
     jobs = jobs_in([folder], root=folder)
     held = {path: sum(job.name.startswith(f"{path}/") for job in jobs) for path in _submodules(folder)}
     others = tuple(Folder(path, count, others=True) for path, count in sorted(held.items()) if count)
@@ -316,7 +319,7 @@ def _has_our_table(project: Path, folder: Path) -> bool:
 
 
 def _surroundings(environment: Mapping[str, str]) -> tuple[str, str]:
-    """Return the executor that recognises the environment, and the reason; both are empty if none does."""
+    """Return the executor that recognizes the environment, and the reason; both are empty if none does."""
     from preflight.runner.preparation import recognising_executors
 
     return next(((executor.name, reason) for executor, reason in recognising_executors(environment)), ("", ""))
@@ -345,7 +348,7 @@ _SIGNS = re.compile(r"([\\*?\[\]!# ])")
 
 
 def render_config(scan: ProjectScan, chosen: Recommendations, *, year: int) -> str:
-    """Return the whole file; `year` is the current one, for the example of a waiver that expires."""
+    """Return the whole file; `year` is the current year, for the example of a waiver that expires."""
     from preflight.reporters.html.page import text_templates
 
     reasons = {decision.about: decision.because for decision in chosen.decisions}
@@ -394,7 +397,7 @@ def _comment(text: str) -> str:
 
 
 def _quote(text: str) -> str:
-    """Return a TOML string: as in JSON, but characters beyond the first plane have no surrogate escapes."""
+    """Return a TOML string: as in JSON, but without surrogate escapes for characters beyond the first plane."""
     written = json.dumps(text, ensure_ascii=False)
     return re.sub("[\x7f-\x9f\ud800-\udfff\u2028\u2029]", lambda match: f"\\u{ord(match[0]):04x}", written)
 

@@ -1,6 +1,6 @@
 """Kubernetes manifests that check the pods of a job: an init container, or a separate Job.
 
-The check runs in the job's own image with the job's devices, volumes and variables, before the ranks start, and judges
+The check runs in the job's own image with the job's devices, volumes and variables, before the ranks start, and checks
 its own pod. The files of the job that the check needs are stored in a ConfigMap.
 """
 
@@ -40,12 +40,12 @@ class ManifestOptions:
     """Options of the added check.
 
     Args:
-        name: the object of the manifest; needed only if it contains several jobs.
-        container: whose image, devices and variables to use; empty for the one with devices.
+        name: the object in the manifest; needed only if that contains several jobs.
+        container: the container whose image, devices and variables to use; empty for the one with devices.
         image: an image with preflight installed, instead of the job's own.
-        install: install preflight with pip at the start, into that container only.
+        install: whether to install preflight with pip at the start, only in that container.
         lenient: whether to only report findings and let the job start.
-        options: further options of `preflight check`.
+        options: additional options of `preflight check`.
     """
 
     name: str = ""
@@ -68,8 +68,8 @@ def pieces(text: str, files: Mapping[str, str], options: ManifestOptions) -> str
         of = f" of {role.name}" if role.name else ""
         parts += [_comment(f"Add to the spec of the pods{of}:"), _to_yaml({"initContainers": [container]})]
     first = _comment(
-        f"For {source.kind} {source.name}: apply this ConfigMap first, then add what follows to the manifest.",
-        "`preflight manifest --as patch` prints the whole manifest with it.",
+        f"For {source.kind} {source.name}: apply this ConfigMap first, then add the following to the manifest.",
+        "`preflight manifest --as patch` prints the whole manifest with this change.",
     )
     return "".join((first, parts[0], "---\n", *parts[1:]))
 
@@ -132,7 +132,7 @@ def gate_job(text: str, files: Mapping[str, str], options: ManifestOptions) -> s
         container["image"] = options.image
     where = f" -n {source.namespace}" if source.namespace else ""
     first = _comment(
-        f"Checks as many nodes as {source.kind} {source.name} takes, with its image, devices and volumes:",
+        f"Checks as many nodes as {source.kind} {source.name} uses, with its image, devices and volumes:",
         f"  kubectl apply{where} -f FILE && kubectl wait{where} --for=condition=complete --timeout=600s job/{name}",
         f"  kubectl logs{where} -l preflight/run={name} --prefix --tail=-1",
         "A failing pod has an error-level finding; remove Job and ConfigMap with `kubectl delete`.",
@@ -150,7 +150,7 @@ def _config_map(source: PodSource, files: Mapping[str, str]) -> dict[str, Any]:
     size = sum(len(path) + len(content.encode()) for path, content in files.items())
     if size > MAX_BYTES:
         raise UsageError(
-            f"the job's files have {size} bytes, but a ConfigMap holds at most {MAX_BYTES}; name fewer files"
+            f"the job's files have {size} bytes, but a ConfigMap can hold at most {MAX_BYTES}; name fewer files"
         )
     metadata = {"name": _name(source), **({"namespace": source.namespace} if source.namespace else {})}
     data = {_key(index): _redact(path, content) for index, (path, content) in enumerate(files.items())}
@@ -199,7 +199,7 @@ _DISTRIBUTION = "preflight-train"
 
 
 def _command(files: Mapping[str, str], options: ManifestOptions) -> list[str]:
-    """Return a shell line that checks the pod it runs in; its exit code is preflight's."""
+    """Return a shell line that checks the pod in which it runs; its exit code is preflight's."""
     paths = [f"{_MOUNT_PATH}/{path}" for path in files]
     check = [
         *("check", *paths, "--root", _MOUNT_PATH),
@@ -242,7 +242,7 @@ def _is_block(text: str, node: Node) -> bool:
 
 
 def _is_list(text: str, member: Member) -> bool:
-    """Return whether each item of a list is on its own line below the key, after a hyphen."""
+    """Return whether each item of a list is on its own line under the key, after a hyphen."""
     start = _line_start(text, member.node.items[0].start)
     return start > member.key_end and text[start : member.node.items[0].start].strip() == "-"
 
@@ -274,7 +274,8 @@ def _require_only_ours_added(before: str, after: str, name: str) -> None:
         spec = role.template["spec"]
         if [each["name"] for each in spec["initContainers"]].count("preflight") != 1:
             raise UsageError(
-                f"the pods already have an init container `preflight`, or nothing can be added to them; {_BY_HAND}"
+                "the pods already have an init container `preflight`, or nothing can be added to the manifest; "
+                f"{_BY_HAND}"
             )
     if _strip_ours(new) != _strip_ours(old):
         raise UsageError(f"adding to the manifest would change another part of it; {_BY_HAND}")
@@ -296,12 +297,12 @@ def _comment(*lines: str) -> str:
 
 
 def _to_yaml(value: Any) -> str:
-    """Return YAML in which secrets are hidden, because a check does not need them."""
+    """Return YAML with hidden secrets, because a check does not need them."""
     return to_yaml(redact_tree(value), width=110)
 
 
 def read_files(root: Path, paths: Sequence[str]) -> dict[str, str]:
-    """Return the text of the job's files by path. Raises UsageError for a file that is not text."""
+    """Return the content of the job's files by path. Raises UsageError for a file that is not text."""
     found: dict[str, str] = {}
     for path in paths:
         try:
@@ -332,8 +333,8 @@ def profile_of(text: str) -> tuple[Claim, ...] | None:
         values.update(read(record, facts))
     if "gpus" not in values:
         raise UsageError(
-            f"--golden {file}: the recording does not contain how many GPUs {record.node.name} has; make one with"
-            " `preflight nodes --save FILE`, on a node whose GPU driver answers"
+            f"--golden {file}: the recording does not contain how many GPUs {record.node.name} has; create one with "
+            "`preflight nodes --save FILE` on a node whose GPU driver responds"
         )
     place = Span(file, 1, 1, 1, 1, "")
     return tuple(
@@ -350,7 +351,7 @@ def _load(path: Path) -> Recording:
         raise UsageError(f"--golden {path}: cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise UsageError(
-            f"--golden {path}: not a recording that can be read: {error}; `preflight nodes --save FILE` writes one"
+            f"--golden {path}: not a readable recording: {error}; `preflight nodes --save FILE` writes one"
         ) from None
 
 
@@ -360,7 +361,9 @@ def _node(recording: Recording, file: str, name: str) -> NodeRecord:
         return answered[name]
     listed = ", ".join(sorted(answered)[:8]) or "none"
     if name:
-        raise UsageError(f"--golden {file}:{name}: no node of this name answered in the recording; answered: {listed}")
+        raise UsageError(
+            f"--golden {file}:{name}: the recording has no facts from a node of this name, only from {listed}"
+        )
     if len(answered) != 1:
         raise UsageError(f"--golden {file}: the recording has {len(answered)} nodes ({listed}); use {file}:NODE")
     return next(iter(answered.values()))

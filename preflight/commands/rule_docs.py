@@ -23,12 +23,13 @@ from preflight.reporters.html.page import text_templates
 
 
 def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None = None) -> str:
-    """Return the docstring of the rule or check with this id or name, with its metadata; for an area, its list.
+    """Return the docstring of the rule or check with this id or name, with its metadata; for an area, the list of its
+    rules.
 
     For a symptom of `diagnose`, return its table entry. Paragraphs wider than `width` are wrapped.
 
     Raises:
-        UsageError: the name is unknown; the message suggests the nearest.
+        UsageError: if the name is unknown; the message suggests the nearest.
     """
     known: dict[str, Rule | Check] = {}
     items = all_items(site_rules)
@@ -43,9 +44,9 @@ def explanation(name: str, site_rules: Sequence[Path] = (), *, width: int | None
     if chosen is None:
         near = registry.nearest(name, (*known, *_symptoms()))
         hint = f"; the nearest: {', '.join(near)}" if near else ""
-        raise UsageError(f"{name!r} is not a rule or check{hint} (preflight rules lists all of them)")
+        raise UsageError(f"{name!r} is not a rule or check{hint} (`preflight rules` lists all)")
     meta = chosen.meta
-    kind = "rule: reads files only" if isinstance(chosen, Rule) else f"check: {chosen.when} stage"
+    kind = "rule: reads only files" if isinstance(chosen, Rule) else f"check: {chosen.when} stage"
     facts = (
         kind,
         meta.severity.value,
@@ -70,7 +71,7 @@ def _symptoms() -> tuple[str, ...]:
 
 
 def _symptom(name: str, known: Mapping[str, Rule | Check]) -> str | None:
-    """Return what is known about a symptom of logs; None if the name is unknown."""
+    """Return what is known about a log symptom; None if the name is unknown."""
     from preflight.commands.diagnose.diagnosis import Kind
     from preflight.commands.diagnose.scan import load_symptoms
 
@@ -127,7 +128,7 @@ def listing(output: str, site_rules: Sequence[Path] = (), *, width: int | None =
 
 
 def vocabulary() -> str:
-    """Return one line per quantity that files can state: its name, its type or unit, and its meaning."""
+    """Return one line per quantity that files can give: its name, its type or unit, and its meaning."""
     from preflight.model.job.value import QUANTITIES
 
     rows = [(item.name, item.unit or item.kind.__name__, item.meaning) for item in QUANTITIES.values()]
@@ -241,7 +242,7 @@ def _facts(check: Check) -> str:
 
 
 def _subject(probe: Callable[..., object]) -> str:
-    """Return the first sentence of a probe's docstring, which names what it observes."""
+    """Return the first sentence of a probe's docstring, which describes what it observes."""
     return _first_paragraph(inspect.getdoc(probe) or probe_name(probe)).split(". ")[0].rstrip(".")
 
 
@@ -255,7 +256,7 @@ def _first_paragraph(doc: str) -> str:
 
 
 def _prose(text: str) -> str:
-    """Return text in which only back quotes are markup."""
+    """Return the text with all Markdown markup escaped except back quotes."""
     pieces = _CODE.split(text)
     return "".join(piece if number % 2 else re.sub(r"([*<\[])", r"\\\1", piece) for number, piece in enumerate(pieces))
 

@@ -1,4 +1,4 @@
-"""`lint --since`: judges the jobs that a change touches, and reports what is new since an earlier commit."""
+"""`lint --since`: checks the jobs that a change affects, and reports what is new since an earlier commit."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Versions:
 
     Args:
         jobs: all jobs of the working tree.
-        touched: those with a file that was changed, added or removed.
+        touched: the jobs with a file that was changed, added or removed.
         changed: the paths of these files.
-        old_root: a folder with the files of the commit, while `versions_of` is open.
+        old_root: a folder with the commit's files, which exists while `versions_of` is open.
         old_jobs: jobs of the commit that share a file with a job in `touched`, or had a file that was removed.
-        left_out: files of folders of the working tree that were skipped.
+        left_out: skipped files in the working tree's folders.
     """
 
     commit: str
@@ -55,7 +55,9 @@ def lint_since(
     processes: int = 1,
     progress: Progress = ignore,
 ) -> Report:
-    """Judge the jobs that differ from a commit, without its findings. Raises UsageError if it cannot be read."""
+    """Check the jobs that differ from a commit, without the commit's findings. Raises UsageError if it cannot be
+    read.
+    """
     with versions_of(root, paths, revision, configuration.exclude, processes=processes, progress=progress) as versions:
         return judge_versions(versions, revision, configuration, created=created, progress=progress)
 
@@ -63,7 +65,7 @@ def lint_since(
 def judge_versions(
     versions: Versions, revision: str, configuration: Configuration, *, created: str, progress: Progress = ignore
 ) -> Report:
-    """Return the report on the touched jobs. Both versions are judged with the same configuration."""
+    """Return the report on the touched jobs. Both versions are checked with the same configuration."""
 
     def recording(jobs: tuple[Job, ...], settings: Configuration, left_out: tuple[LeftOut, ...]) -> Recording:
         return Recording(
@@ -147,7 +149,9 @@ class _Change:
         return {path for path in self._old.files if not (self._root / path).exists()}
 
     def touched_part(self, job: Job) -> Job | None:
-        """Return the job if the change touches it; else its notes on changed files that must be read; else None."""
+        """Return the job if the change touches it, otherwise its notes on changed files that must be read, otherwise
+        None.
+        """
         # Each file is compared, so that `changed` has all of them.
         unchanged = [self._is_unchanged(file.path) for file in job.files]
         if not all(unchanged) or any(self._is_removed(reference.target) for reference in job.references):

@@ -157,16 +157,16 @@ class Document:
         if settings.price_per_gpu_hour is not None and not settings.price_per_gpu_hour >= 0:
             yield Problem(("price-per-gpu-hour",), "`price-per-gpu-hour` must be 0 or more")
         if settings.output and ":" in settings.output:
-            yield Problem(("output",), "a configuration sets only a format; set the output file with --output")
+            yield Problem(("output",), "a configuration can set only the format; set the output file with --output")
         if settings.site_rules and not self.trusted:
-            reason = "only a configuration given with --config may name site rules; use --config or --site-rules"
+            reason = "only a configuration passed with --config may name site rules; use --config or --site-rules"
             yield Problem(("site-rules",), reason)
         if settings.history and not self.trusted:
-            reason = "only a configuration given with --config may name a database; use --config or --history"
+            reason = "only a configuration passed with --config may name a database; use --config or --history"
             yield Problem(("history",), reason)
 
     def _exceeded_limits(self) -> Iterator[Problem]:
-        """Yield violations of the limits that keep judging fast."""
+        """Yield violations of the limits that keep the evaluation fast."""
         settings = self.settings
         for key, count in (
             ("select", len(settings.select)),
@@ -380,14 +380,14 @@ class Settings:
     ] = field(default_factory=list)
     baseline: Annotated[str | None, "File of accepted findings, relative to this one."] = None
     site_rules: Annotated[
-        list[str], "Files of site rules, relative to this one; only in a configuration named with --config."
+        list[str], "Files of site rules, relative to this one; only in a configuration passed with --config."
     ] = field(default_factory=list)
     output: Annotated[str | None, "Format of the report on standard output."] = None
     price_per_gpu_hour: Annotated[float | None, "Price of one GPU-hour, to show the cost that a no-go avoided."] = None
     history: Annotated[
         str | None,
-        "Database that remembers each run of nodes: sqlite:///FILE or postgresql://...; only in a configuration named "
-        "with --config.",
+        "Database in which runs are stored: sqlite:///FILE or postgresql://...; only in a configuration passed with "
+        "--config.",
     ] = None
     history_keep: Annotated[
         str | None, "How long the database keeps runs: 180d, or the newest 500runs. Default: keep all."

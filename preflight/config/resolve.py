@@ -89,7 +89,7 @@ def read_jobs(
     candidates: Collection[str] | None = None,
     progress: Progress = ignore,
 ) -> tuple[tuple[Job, ...], tuple[LeftOut, ...]]:
-    """Return the jobs of `jobs_in` and the skipped files; `only` are candidates to read instead of a search."""
+    """Return the jobs of `jobs_in` and the skipped files; `only` are the files to consider instead of searching."""
     from preflight.sources.discovery.assemble import assemble
     from preflight.sources.discovery.readings import TreeSnapshot
 
@@ -185,7 +185,7 @@ def _documents(choices: Choices, root: Path, start: Path, top: Path, declared: S
         documents.extend(folder_documents)
         if len(documents) > _MAX_FILES:
             raise UsageError(
-                f"more than {_MAX_FILES} configuration files lead to {documents[-1].display_path}; merge them"
+                f"more than {_MAX_FILES} configuration files apply to {documents[-1].display_path}; merge them"
             )
     return documents
 

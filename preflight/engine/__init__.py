@@ -1,1 +1,1 @@
-"""Turns a recording, rules and checks into outcomes, suppressions and a report. Pure."""
+"""Turns a recording, rules and checks into outcomes, suppressions and a report, without side effects."""

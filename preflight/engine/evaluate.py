@@ -55,7 +55,7 @@ def outcomes_of(
     facts: Facts | None = None,
     progress: Progress = ignore,
 ) -> tuple[Outcome, ...]:
-    """Return all outcomes by id, job name and order of statement. With `facts`, the caller calls `clear_memo`."""
+    """Return all outcomes by id, job name and order of statement. With `facts`, the caller must call `clear_memo`."""
     outcomes: list[Outcome] = []
     configuration = recording.configuration
     jobs = _sort_jobs(recording.jobs)
@@ -183,7 +183,9 @@ def _judge_check(
 
     yield from _isolate(check.meta, job, judge, check.when, chosen_severity=chosen_severity)
     for node, error_text in ignored_nodes.items():
-        reason = f"{check.meta.id} {check.meta.name} cannot judge the facts of {node} and ignores them: {error_text}"
+        reason = (
+            f"{check.meta.id} {check.meta.name} cannot interpret the facts of {node} and ignores them: {error_text}"
+        )
         yield _outcome(check.meta, job, Verdict(Status.UNKNOWN, node, reason, nodes=(node,), required=True), check.when)
 
 
@@ -212,10 +214,10 @@ def _isolate(
         current().attempt(evaluate, _BYTES_PER_CLAIM * len(job.claims))
         if fault_count > MAX_FINDINGS:
             excess = fault_count - MAX_FINDINGS
-            reason = f"{excess} more findings of {meta.id} in {job.name} are not listed; fix the listed ones first"
+            reason = f"{excess} more findings of {meta.id} in {job.name} are not listed; fix the listed findings first"
             outcomes.append(Outcome(meta.id, meta.name, Status.UNKNOWN, job.name, reason, required=True, stage=stage))
     except BudgetExceeded as exceeded:
-        reason = f"{meta.id} {meta.name} was stopped on {job.name}, because it takes {exceeded.excess}"
+        reason = f"{meta.id} {meta.name} was stopped on {job.name}, because it needs {exceeded.excess}"
         outcomes.append(Outcome(meta.id, meta.name, Status.UNKNOWN, job.name, reason, required=True, stage=stage))
     except Exception:
         text = scrub_traceback(traceback.format_exc(limit=-4))
@@ -342,4 +344,4 @@ def fleet_without(fleet: Fleet, nodes: Mapping[str, str]) -> Fleet:
 
 
 def _excluded_fact(error_text: str) -> Unavailable:
-    return Unavailable("crashed", f"its facts cannot be judged: {error_text}" if error_text else "it was excluded")
+    return Unavailable("crashed", f"its facts cannot be interpreted: {error_text}" if error_text else "it was excluded")

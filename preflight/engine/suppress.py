@@ -192,12 +192,12 @@ class _Suppressor:
             file_name = self._configuration.baseline_file or "the baseline"
             pronoun = "it" if stale_count == 1 else "them"
             command_hint = f"`preflight baseline prune` removes {pronoun}"
-            message = f"{file_name}: {stale_count} {entries_text} nothing any more; {command_hint}"
+            message = f"{file_name}: {stale_count} {entries_text} nothing anymore; {command_hint}"
             yield SuppressionNote("baseline-unused", message)
         yield from dict.fromkeys(self._mandatory)
 
     def stale(self, judged_rules: set[tuple[str, str]]) -> Iterator[Accepted]:
-        """Yield the entries of the baseline whose rule was applied to their file, but found no such fault any more."""
+        """Yield the entries of the baseline whose rule was applied to their file, but found no such fault anymore."""
         read_paths = self._read_paths()
         judged_ids = {id for id, _ in judged_rules}
         for entry in self._configuration.baseline:

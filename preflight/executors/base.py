@@ -289,7 +289,7 @@ async def run_tool(
         with anyio.fail_after(deadline_s):
             output, errors = await started.communicate()
     except TimeoutError:
-        raise ExecutorError("timeout", f"`{' '.join(command)}` did not answer within {deadline_s:.3g} s") from None
+        raise ExecutorError("timeout", f"`{' '.join(command)}` did not respond within {deadline_s:.3g} s") from None
     finally:
         if started.returncode is None:
             kill_tree(started.pid)

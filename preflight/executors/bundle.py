@@ -60,12 +60,12 @@ def build_bundle(*, trainer: bool = True, cache: Cache | None = None) -> bytes:
     """
     modules, packages = sources_of([name for name in SHIPPED if trainer or name != TRAINER])
     if SHIPPED[0] not in modules:
-        raise BundleError(f"the package {SHIPPED[0]} to be shipped to nodes was not found")
+        raise BundleError(f"the package {SHIPPED[0]}, which nodes need, was not found")
     for name in EXTRA_MODULES:
         parent, _, last = name.rpartition(".")
         folder = _folder(parent)
         if folder is None:
-            raise BundleError(f"the module {name} to be shipped to nodes was not found")
+            raise BundleError(f"the module {name}, which nodes need, was not found")
         modules[name] = (folder / f"{last}.py").read_text(encoding="utf-8")
         _add_parents(name, modules, packages)
     singles = {}
@@ -75,7 +75,7 @@ def build_bundle(*, trainer: bool = True, cache: Cache | None = None) -> bytes:
             singles[name] = Path(spec.origin).read_text(encoding="utf-8")
     size = sum(len(source) for source in (*modules.values(), *singles.values()))
     if size > MAX_BYTES:
-        raise BundleError(f"the sources for nodes are {size} bytes; at most {MAX_BYTES} are shipped")
+        raise BundleError(f"the sources for nodes are {size} bytes; the limit is {MAX_BYTES}")
     key = _key(modules, packages, singles) if cache is not None else ""
     bundle = cache.get(key) if cache is not None else None
     if bundle is None:
@@ -102,10 +102,11 @@ def pack(
     """Return a bundle in the form that the loader unpacks: a length, that many bytes of JSON, and an appendix of
     compressed parts.
 
-    `modules` are names; those in `packages` contain others, and those below `ready` may be imported by an agent before
-    it forks. `packed` gives the position of the sources in the appendix: together under an empty name, and separately
-    those of `singles`, which are rarely needed, and of the bootstrap. Compiling its imports costs a node as much as
-    starting, so there is `compiled` code for nodes whose Python has the `magic` number of this one.
+    The JSON has `modules`, their names; `packages`, the names of those that contain others; `ready`, prefixes of
+    modules that an agent may import before it forks; `packed`, the positions in the appendix of all sources (under an
+    empty name), of each of the rarely needed `singles`, and of the bootstrap; and `compiled`, the positions of bytecode
+    for nodes whose Python has the same `magic` number, because compiling the imports takes a node as long as starting
+    Python.
     """
     appendix = bytearray()
 
@@ -140,7 +141,7 @@ def pack_extra_modules(extra: Sequence[tuple[str, str]]) -> Ship:
         _add_parents(name, modules, packages)
     size = sum(map(len, modules.values()))
     if size > MAX_BYTES:
-        raise BundleError(f"the sources of plugins for nodes are {size} bytes; at most {MAX_BYTES} are shipped")
+        raise BundleError(f"the plugin sources for nodes are {size} bytes; the limit is {MAX_BYTES}")
     return Ship(modules, sorted(packages))
 
 
@@ -292,8 +293,8 @@ class _Module:
                 yield (f"{module}.{wanted}", "") if _is_module(f"{module}.{wanted}") else (module, wanted)
             elif module.partition(".")[0] not in sys.stdlib_module_names and not _is_shipped(module):
                 raise ExtractionError(
-                    f"{self.file}:{statement.lineno}: a probe uses {module}, which nodes do not have; import it inside "
-                    "the probe, where it can handle the ImportError, or do without it"
+                    f"{self.file}:{statement.lineno}: a probe uses {module}, which nodes do not have; import it "
+                    "inside the probe, which can handle the ImportError, or avoid it"
                 )
 
     def _inner_import_needs(self, statement: ast.stmt) -> Iterator[_Need]:
@@ -345,9 +346,7 @@ def _read(name: str) -> _Module:
         file = inspect.getsourcefile(module) or ""
         text = Path(file).read_text(encoding="utf-8")
     except (OSError, TypeError, ValueError) as error:
-        raise ExtractionError(
-            f"the source of {name}, whose probes are to run on nodes, cannot be read: {error}"
-        ) from None
+        raise ExtractionError(f"the source of {name}, whose probes run on nodes, cannot be read: {error}") from None
     return _Module(name, file, text.splitlines(), ast.parse(text), hasattr(module, "__path__"))
 
 

@@ -67,16 +67,20 @@ def _number_problem(value: str) -> str:
 
 OPTIONS = (
     Option("job", "use the pods of this job (of any controller)", "train", _name_problem),
-    Option("selector", "use the pods that this label selector matches", "app=train"),
-    Option("namespace", "the namespace of the pods; default: the manifest's, else the context's", "ml", _name_problem),
-    Option("container", "the container of each pod; default: the one with devices, else the first", "trainer"),
+    Option("selector", "use the pods that match this label selector", "app=train"),
+    Option(
+        "namespace", "the namespace of the pods; default: the manifest's, or else the context's", "ml", _name_problem
+    ),
+    Option("container", "the container of each pod; default: the one with devices, or else the first", "trainer"),
     Option("manifest", "the manifest that names the job, and whose pods `create` copies", "job.yaml", file_problem),
-    Option("object", "the object of the manifest, if it contains several jobs", "train"),
-    Option("create", "make pods like the manifest's, one per node, and delete them at the end", "yes", yes_no_problem),
-    Option("pods", "the number of pods to make; default: that of the manifest's job", "4", _number_problem),
+    Option("object", "the object in the manifest, if it contains several jobs", "train"),
+    Option(
+        "create", "create pods like the manifest's, one per node, and delete them at the end", "yes", yes_no_problem
+    ),
+    Option("pods", "the number of pods to create; default: that of the manifest's job", "4", _number_problem),
     Option("lifetime", "the maximum lifetime of created pods, in seconds", str(LIFETIME_S), _number_problem),
-    Option("kubeconfig", "the configuration to use instead of kubectl's", "~/.kube/other", file_problem),
-    Option("context", "the context of the configuration to use", "cluster-a"),
+    Option("kubeconfig", "the kubeconfig to use instead of kubectl's", "~/.kube/other", file_problem),
+    Option("context", "the kubeconfig context to use", "cluster-a"),
     Option("interpreter", "a local Python that has the Kubernetes client", "/opt/k8s/bin/python", interpreter_problem),
 )
 
@@ -101,11 +105,13 @@ class KubernetesExecutor(Executor):
         """Return a copy with these options. Raises UsageError for options that contradict each other."""
         if settings.get("create") == "yes":
             if "manifest" not in settings:
-                raise UsageError("--on-option create=yes makes pods like those of a manifest; name it: manifest=FILE")
+                raise UsageError(
+                    "--on-option create=yes creates pods like those in a manifest; name it with manifest=FILE"
+                )
             for other in ("job", "selector"):
                 if other in settings:
                     raise UsageError(
-                        f"--on-option create=yes makes new pods, but {other} selects existing ones; use only one"
+                        f"--on-option create=yes creates new pods, but {other} selects existing pods; use only one"
                     )
         return KubernetesExecutor(settings=dict(settings), environment=self.environment)
 
@@ -156,10 +162,10 @@ class KubernetesExecutor(Executor):
             own = await self._call("own", namespace=self._namespace, deadline_s=request.deadline_s)
             if not own:
                 raise UsageError(
-                    "the pods are unknown; name their job with --on-option job=NAME, or the pods with selector=LABELS, "
-                    "or create some with manifest=FILE and create=yes"
+                    "the pods are unknown; name their job with --on-option job=NAME, or the pods with "
+                    "selector=LABELS, or create pods with manifest=FILE and create=yes"
                 )
-            job, words = own[0], f"job {own[0]}, whose pod this is"
+            job, words = own[0], f"job {own[0]}, in one of whose pods preflight runs"
         pods = await self._call(
             "pods", namespace=self._namespace, selector=selector, job=job, deadline_s=request.deadline_s
         )
@@ -190,7 +196,7 @@ class KubernetesExecutor(Executor):
             return source.name, f"{source.kind} {source.name} ({self.settings['manifest']})"
         own = _own_job(request.environment)
         if own:
-            return own, f"job {own}, whose pod this is"
+            return own, f"job {own}, in one of whose pods preflight runs"
         named, _ = _claimed_job(request.jobs)
         if named and not request.trust_job:
             raise UsageError(
@@ -228,7 +234,7 @@ class KubernetesExecutor(Executor):
             return ()
         found_indices = {pod["index"] for pod in pods}
         absent = [index for index in range(min(count, spec.get("completions") or count)) if index not in found_indices]
-        why = "the Job is suspended" if spec.get("suspend") else "the Job has not created it"
+        why = "the Job is suspended" if spec.get("suspend") else "the Job has not created the pod"
         conditions = ((found or {}).get("status") or {}).get("conditions") or []
         failed = [each for each in conditions if each.get("type") == "Failed" and each.get("status") == "True"]
         if failed:
@@ -243,7 +249,7 @@ class KubernetesExecutor(Executor):
         role = max(trainers, key=lambda role: role.count or 0)
         count = int(self.settings.get("pods") or 0) or sum(each.count or 0 for each in trainers) or request.count or 0
         if not count:
-            raise UsageError("the number of pods is unknown; give it with --on-option pods=N")
+            raise UsageError("the number of pods is unknown; pass it with --on-option pods=N")
         name = f"preflight-{secrets.token_hex(4)}"
         job = build_job(
             source,
@@ -254,7 +260,7 @@ class KubernetesExecutor(Executor):
             lifetime_s=int(self.settings.get("lifetime") or LIFETIME_S),
             container=self.settings.get("container", ""),
         )
-        request.on_note(f"waiting for {count} pods of {name} to be placed")
+        request.on_note(f"waiting for {count} pods of {name} to be scheduled")
         await self._call("create", namespace=self._namespace, job=job, deadline_s=request.deadline_s)
         pods = await self._await_placement(name, count, request)
         nodes: list[Node] = []
@@ -266,11 +272,13 @@ class KubernetesExecutor(Executor):
             nodes.append(node)
         unplaced = count - sum(1 for pod in pods.values() if pod["node"])
         notes = (f"{unplaced} of {count} pods have no node",) if unplaced else ()
-        words = f"{count} pods like those of {source.kind} {source.name}, made for this in {where} as Job {name}"
+        words = f"{count} pods like those of {source.kind} {source.name}, created for this run in {where} as Job {name}"
         return GatheredNodes(tuple(nodes), words, notes)
 
     async def _await_placement(self, name: str, count: int, request: NodeRequest) -> dict[int, dict[str, Any]]:
-        """Return our Job's pods by index, once placed or final, at the latest after three quarters of the time."""
+        """Return our Job's pods by index, when each is placed or cannot be, at the latest after three quarters of the
+        time.
+        """
         pods: dict[int, dict[str, Any]] = {}
         refused_at_s: float | None = None
         with anyio.move_on_after(request.deadline_s * 0.75):
@@ -284,7 +292,7 @@ class KubernetesExecutor(Executor):
                 )
                 pods = {pod["index"]: pod for pod in found if pod["index"] is not None}
                 placed = sum(1 for pod in pods.values() if pod["node"])
-                request.on_note(f"{placed} of {count} pods of {name} are placed")
+                request.on_note(f"{placed} of {count} pods of {name} are scheduled")
                 refused = sum(1 for pod in pods.values() if not pod["node"] and _is_refused(pod))
                 if placed == count:
                     break
@@ -377,10 +385,10 @@ def explain(name: str, pod: str, code: int | None, error_text: str, *, deadline_
             "missing", f"{name}: the image of {pod} has no /bin/sh, which starts the agent{last_line}", error_text
         )
     if code is None and not error_text:
-        return ExecutorError("timeout", f"{name}: {pod} started nothing within {deadline_s:g} s", error_text)
+        return ExecutorError("timeout", f"{name}: {pod} did not start the agent within {deadline_s:g} s", error_text)
     if code is None:
         return ExecutorError(
-            "unreachable", f"{name}: the connection to {pod} ended before the agent answered{last_line}", error_text
+            "unreachable", f"{name}: the connection to {pod} ended before the agent responded{last_line}", error_text
         )
     return ExecutorError(
         "crashed",

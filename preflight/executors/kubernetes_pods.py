@@ -101,7 +101,7 @@ def choose_source(text: str, name: str) -> PodSource:
     wanted = (
         f"no object {name!r} in the manifest starts pods" if name else "the manifest does not contain exactly one job"
     )
-    raise UsageError(f"{wanted}; those that start pods are: {names}")
+    raise UsageError(f"{wanted}; the objects that start pods are: {names}")
 
 
 def _source(root: Node, value: Any) -> PodSource | None:

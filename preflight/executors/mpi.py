@@ -89,7 +89,9 @@ class MpiExecutor(Executor):
         return f"{self._program} ({'Open MPI' if self._family == 'openmpi' else 'MPICH, Intel MPI or a relative'})"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes | None:
-        """Return the nodes of the batch system's job; None outside of one. Raises ExecutorError."""
+        """Return the nodes of the batch system's job; None outside a job, or if the user named the nodes. Raises
+        ExecutorError.
+        """
         await self._find()
         if request.named_nodes:
             return None
@@ -176,8 +178,8 @@ def explain(node: str, target: str, code: int | None, error_text: str, *, deadli
     if code is None:
         return ExecutorError(
             "timeout",
-            f"{node}: no agent within {deadline_s:g} s, waiting for mpirun to start one rank there{quoted}; "
-            "possible causes: a frozen sshd, a slow start-up file of the login shell, a firewall between the two",
+            f"{node}: no agent within {deadline_s:g} s, waiting for mpirun to start one rank there{quoted}; possible "
+            "causes: a frozen sshd, a slow startup file of the login shell, a firewall between the two",
             error_text,
         )
     if any("unable to reliably start one or more daemons" in line for line in lines):

@@ -361,8 +361,8 @@ async def _skip_noise(
         if len(received) > MAX_NOISE_BYTES:
             raise ExecutorError(
                 "crashed",
-                f"{name}: more than {MAX_NOISE_BYTES} bytes were printed before the agent could start; "
-                "look at what the login shell's start-up files print there",
+                f"{name}: more than {MAX_NOISE_BYTES} bytes were printed before the agent could start; check what "
+                "the login shell's startup files print there",
                 received[-_STDERR_BYTES:].decode("utf-8", "replace"),
             )
     del received[: place + len(mark)]
@@ -372,9 +372,9 @@ def _stall_error(channel: StartingChannel, name: str, size: int) -> ExecutorErro
     """Explain that Python started on the node, but did not answer when the bundle was sent."""
     return ExecutorError(
         "timeout",
-        f"{name}: {channel.description} works and Python started there, but the {size} bytes sent next were not "
-        "answered: small messages pass and bulk data stalls. The cause is usually a switch port or "
-        f"tunnel with a smaller MTU than the hosts'; try `ping -M do -s 1472 {name}` and larger sizes",
+        f"{name}: {channel.description} works and Python started there, but there was no response to the {size} "
+        "bytes sent next: small messages pass, but bulk data stalls. The cause is usually a switch port or tunnel "
+        f"with a smaller MTU than the hosts'; try `ping -M do -s 1472 {name}` and larger sizes",
         channel.error_tail(),
     )
 

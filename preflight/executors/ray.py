@@ -41,9 +41,11 @@ def _address_problem(value: str) -> str:
 
 
 _OPTIONS = (
-    Option("address", "the cluster; default: RAY_ADDRESS, else this machine's", "ray://head:10001", _address_problem),
+    Option(
+        "address", "the cluster; default: RAY_ADDRESS, or else this machine's", "ray://head:10001", _address_problem
+    ),
     Option("interpreter", "a local Python with the cluster's Ray", "/opt/ray/bin/python", interpreter_problem),
-    Option("head", "whether the head node runs ranks; default: if it announces CPUs or GPUs", "no", yes_no_problem),
+    Option("head", "whether the head node runs ranks; default: yes if it announces CPUs or GPUs", "no", yes_no_problem),
 )
 
 
@@ -82,8 +84,8 @@ class RayExecutor(Executor):
         raise ExecutorError(
             "timeout",
             f"the Ray cluster at {self._address(request.environment)} did not list its nodes within "
-            f"{request.deadline_s:g} s; does `ray status` answer here? Outside the cluster use Ray Client:"
-            " --on-option address=ray://HEAD:10001",
+            f"{request.deadline_s:g} s; does `ray status` respond here? Outside the cluster, use Ray Client: "
+            "--on-option address=ray://HEAD:10001",
         )
 
     async def _gather(self, request: NodeRequest) -> GatheredNodes:
@@ -108,11 +110,11 @@ class RayExecutor(Executor):
         dead = _lost_nodes(known, alive)
         if dead and request.count is not None and request.count > len(nodes):
             for name, each in list(dead.items())[: request.count - len(nodes)]:
-                self._lost[name] = f"Ray lost it: {each['death'] or 'no reason given'}"
+                self._lost[name] = f"Ray lost this node: {each['death'] or 'no reason given'}"
                 nodes.append(Node(name, len(nodes), each["address"]))
         elif dead:
             listed = ", ".join(f"{name} ({each['death'] or 'no reason'})" for name, each in list(dead.items())[:8])
-            notes = (*notes, f"{len(dead)} nodes were lost before and are not counted: {listed}")
+            notes = (*notes, f"{len(dead)} nodes were lost earlier and are not counted: {listed}")
         if not nodes:
             raise ExecutorError("missing", f"{words} has no live node that can run ranks; see `ray status`")
         return GatheredNodes(tuple(nodes), words, notes, cluster=cluster)
@@ -193,7 +195,7 @@ def explain(name: str, code: int | None, error_text: str, *, deadline_s: float) 
         )
     if code is None:
         return ExecutorError(
-            "unreachable", f"{name}: its actor was lost before the agent answered{last_line}", error_text
+            "unreachable", f"{name}: its actor was lost before the agent responded{last_line}", error_text
         )
     return ExecutorError("crashed", f"{name}: the agent ended with exit code {code}{last_line}", error_text)
 

@@ -51,7 +51,9 @@ class ReplayExecutor(Executor):
     _recorded: _RecordedFacts | None = None
 
     options = (
-        Option("recording", "the recording to replay, as `preflight check --save` writes it", "run.json", file_problem),
+        Option(
+            "recording", "the recording to replay, as written by `preflight check --save`", "run.json", file_problem
+        ),
     )
 
     def configured(self, settings: Mapping[str, str]) -> ReplayExecutor:
@@ -74,7 +76,7 @@ class ReplayExecutor(Executor):
         nodes = [record.node for record in recording.nodes]
         if not request.named_nodes:
             if not nodes:
-                raise ExecutorError("missing", f"{words} contains no nodes: it was made by `{recording.verb}`")
+                raise ExecutorError("missing", f"{words} contains no nodes: it was written by `{recording.verb}`")
             return GatheredNodes(tuple(nodes), words, origin=origin, cluster=recording.cluster)
         by_name = {node.name: node for node in nodes}
         strangers = [node.name for node in request.named_nodes if node.name not in by_name]

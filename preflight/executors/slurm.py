@@ -89,7 +89,7 @@ def read_node_list(text: str) -> tuple[str, ...]:
     try:
         return expand_hosts(text)
     except ValueError as error:
-        raise ExecutorError("crashed", f"Slurm's list of nodes is invalid: {error}") from None
+        raise ExecutorError("crashed", f"Slurm's node list is invalid: {error}") from None
 
 
 def parse_fields(line: str) -> dict[str, str]:
@@ -101,8 +101,9 @@ def parse_fields(line: str) -> dict[str, str]:
 def parse_node(line: str) -> dict[str, str]:
     """Parse scontrol's record of a node on one line; empty for any other line.
 
-    A reason may hold any text, also `State=`. Therefore everything from the first `Reason=` to the last mark of who set
-    it and when (`[root@2026-08-01T12:00:00]`) is the reason, without that mark; and the first field of a name counts.
+    A reason may contain any text, even `State=`. Therefore everything from the first `Reason=` to the last mark of who
+    set it and when (`[root@2026-08-01T12:00:00]`) is the reason, without that mark; and the first field of a name
+    counts.
     """
     if not line.startswith("NodeName="):
         return {}
@@ -258,11 +259,11 @@ def _refusal_error(options: Sequence[str], code: int | None, error_text: str, de
         return ExecutorError(
             "blocked",
             f"no nodes were free for `salloc {requested}` within {deadline_s:g} s{first}; the request was withdrawn. "
-            "Run preflight inside the job (in its batch script), give it longer (--gather-deadline), or look at nodes "
-            "with --on ssh --hosts",
+            "Run preflight inside the job (in its batch script), allow more time (--gather-deadline), or check "
+            "nodes with --on ssh --hosts",
             error_text,
         )
-    return ExecutorError("denied", f'Slurm refuses `salloc {requested}`: "{last}"', error_text)
+    return ExecutorError("denied", f'Slurm rejects `salloc {requested}`: "{last}"', error_text)
 
 
 def _minutes(request: NodeRequest) -> int:
@@ -309,7 +310,7 @@ async def read_cluster(options: Sequence[str]) -> Cluster:
     """Return partitions, the nodes of those in `options`, and whether Slurm accepts. Raises ExecutorError."""
     ran = await run_tool(["scontrol", "show", "partition", "--oneliner"], deadline_s=REQUEST_S)
     if ran.code:
-        raise ExecutorError("unreachable", f"Slurm's controller does not answer: {ran.last_error}", ran.errors)
+        raise ExecutorError("unreachable", f"Slurm's controller does not respond: {ran.last_error}", ran.errors)
     partitions = tuple(_partition(parse_fields(line)) for line in ran.output.splitlines() if "PartitionName=" in line)
     unknown: list[str] = []
     named = next((option.partition("=")[2] for option in options if option.startswith("--partition=")), "")
@@ -329,7 +330,7 @@ async def read_cluster(options: Sequence[str]) -> Cluster:
 
 
 def cluster_from_states(states: dict[str, NodeState]) -> Cluster:
-    """Return the nodes of an allocation as a cluster, about the rest of which nothing is known."""
+    """Return the nodes of an allocation as a cluster; nothing is known about its other nodes."""
     nodes = tuple(
         ClusterNode(name, {}, closed=_closed_reason(*_split_state(state.fields))) for name, state in states.items()
     )
@@ -446,7 +447,7 @@ class SlurmExecutor(Executor):
     _step: str = field(default_factory=lambda: f"preflight-{secrets.token_hex(3)}")
     _unfinished: int = 0
 
-    options = (Option("jobid", "A running job of your own, whose nodes are checked.", "71", _job_problem),)
+    options = (Option("jobid", "A running job of yours, whose nodes are checked.", "71", _job_problem),)
 
     def configured(self, settings: Mapping[str, str]) -> SlurmExecutor:
         return SlurmExecutor(dict(settings))
@@ -465,9 +466,9 @@ class SlurmExecutor(Executor):
         if pinged.code or " is UP" not in pinged.output:
             why = pinged.last_error or pinged.output.strip() or f"exit code {pinged.code}"
             raise ExecutorError(
-                "unreachable", f"there is {named}, but Slurm's controller does not answer ({why}); see `scontrol ping`"
+                "unreachable", f"there is {named}, but Slurm's controller does not respond ({why}); see `scontrol ping`"
             )
-        return f"{named}, whose controller answers"
+        return f"{named}, whose controller responds"
 
     async def gather(self, request: NodeRequest) -> GatheredNodes:
         """Return the nodes of the job or of our allocation. Raises ExecutorError, or UsageError for an unknown name."""
@@ -476,11 +477,11 @@ class SlurmExecutor(Executor):
         self._job = job
         if not job.nodes:
             why = f" ({job.reason})" if job.reason not in ("", "None") else ""
-            raise ExecutorError("blocked", f"Slurm job {job.id} holds no nodes: it is {job.state.lower()}{why}")
+            raise ExecutorError("blocked", f"Slurm job {job.id} has no nodes: it is {job.state.lower()}{why}")
         strangers = [node.name for node in request.named_nodes if node.name not in job.nodes]
         if strangers:
             held = join_some(job.nodes, 8)
-            raise UsageError(f"{', '.join(strangers[:8])}: not among the nodes of Slurm job {job.id}, which has {held}")
+            raise UsageError(f"{', '.join(strangers[:8])}: not nodes of Slurm job {job.id}, which has {held}")
         notes = await self._read_node_states(job)
         nodes = request.named_nodes or tuple(Node(name, index, name) for index, name in enumerate(job.nodes))
         return GatheredNodes(nodes, words, notes, cluster=cluster or cluster_from_states(self._states))
@@ -529,12 +530,12 @@ class SlurmExecutor(Executor):
         """Start an agent as a step on `node`. Raises ExecutorError with the messages of srun and Slurm."""
         target = target_of(node)
         if self._job is None:
-            raise ExecutorError("blocked", f"{node.name}: no Slurm job is known that could run a step there")
+            raise ExecutorError("blocked", f"{node.name}: there is no known Slurm job that could run a step on it")
         state = self._states.get(target)
         if state is not None and state.flags & _UNUSABLE_STATES:
             raise ExecutorError(
                 "unreachable",
-                f"{node.name}: Slurm reports it as {state.fields} and starts no step there; look at `sinfo -R`",
+                f"{node.name}: Slurm reports it as {state.fields} and starts no step there; see `sinfo -R`",
             )
         job, nonce = self._job.id, make_nonce()
         started = command(job, target, nonce, name=self._step, deadline_s=deadline_s)
@@ -584,7 +585,7 @@ class SlurmExecutor(Executor):
             if state is not None:
                 lines.append(f"Slurm reports it as {state.fields}")
         except ExecutorError:
-            lines.append("Slurm's controller does not answer")
+            lines.append("Slurm's controller does not respond")
         address = state.address if state is not None else target
         port = state.port if state is not None and state.port else self._port
         if not port.isdecimal() or not is_hostname(address):
@@ -595,9 +596,9 @@ class SlurmExecutor(Executor):
         except ExecutorError:
             answer = "silent"
         meaning = {
-            "refused": f"nothing listens on its port {port}: slurmd is dead",
-            "silent": f"its port {port} does not answer: the node is down, or packets are dropped",
-            "accepted": "slurmd there accepts connections: it is frozen or busy, or a prolog runs",
+            "refused": f"nothing listens on its port {port}: slurmd is not running",
+            "silent": f"its port {port} does not respond: the node is down, or packets are dropped",
+            "accepted": "slurmd accepts connections there: it is frozen or busy, or a prolog is running",
         }
         return "; ".join([*lines, meaning.get(answer, answer)])
 

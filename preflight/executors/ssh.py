@@ -127,7 +127,7 @@ class SshExecutor(Executor):
     options = (
         Option(
             "keep",
-            "keep connections open for this many seconds after a run, and reuse those of an earlier run",
+            "keep connections open for this many seconds after a run, and reuse those of earlier runs",
             "60",
             _seconds_problem,
         ),
@@ -242,8 +242,9 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
     if code is None:
         return ExecutorError(
             "timeout",
-            f"{name}: no agent within {deadline_s:g} s, waiting for `ssh {target}` to log in and start Python{quoted}; "
-            "possible causes: a slow start-up file of the login shell, a slow home directory, a frozen sshd",
+            f"{name}: no agent within {deadline_s:g} s, waiting for `ssh {target}` to log in and start "
+            f"Python{quoted}; possible causes: a slow startup file of the login shell, a slow home directory, a "
+            "frozen sshd",
             error_text,
         )
     if code == SSH_FAILED:
@@ -252,7 +253,7 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
     if exhausted is not None:
         return ExecutorError(
             "crashed",
-            f'{name}: it cannot start another process (it said: "{exhausted}"); look at pids.max of the session\'s '
+            f'{name}: it cannot start another process (its message: "{exhausted}"); check pids.max of the session\'s '
             "control group, `ulimit -u` and /proc/sys/kernel/threads-max there",
             error_text,
         )
@@ -261,8 +262,8 @@ def explain(name: str, target: str, code: int | None, error_text: str, *, deadli
         return ExecutorError(
             "denied",
             f"{name}: the login was accepted, but the login shell ended with exit code {code} before it ran the "
-            f"command{said}; a nologin or missing shell in the user database does this, a forced command of sshd, and "
-            "a start-up file that exits in sessions without a terminal",
+            f"command{said}; possible causes: a nologin or missing shell in the user database, a forced command of "
+            "sshd, a startup file that exits in sessions without a terminal",
             error_text,
         )
     return ExecutorError(
@@ -304,7 +305,7 @@ class PrivateFolder:
     """A folder for control sockets that only we may enter, marked as in use by a lock that dies with us."""
 
     def __init__(self) -> None:
-        """Create it, and remove those of killed runs. Raises ExecutorError if no location is suitable."""
+        """Create the folder, and remove those of killed runs. Raises ExecutorError if no location is suitable."""
         problem = ""
         for base in _bases():
             for stale in Path(base).glob(f"{_PREFIX}*"):
@@ -333,7 +334,9 @@ class KeptFolder:
     """This user's folder for the control sockets of connections that outlive a run; ssh itself removes those."""
 
     def __init__(self) -> None:
-        """Find or create it. Raises ExecutorError if no location is suitable, or another user could enter it."""
+        """Find or create the folder. Raises ExecutorError if no location is suitable, or another user could enter
+        it.
+        """
         problem = ""
         for base in _bases():
             self.path = Path(base) / f"{_KEPT}{os.getuid()}"
@@ -350,8 +353,8 @@ class KeptFolder:
             if S_ISDIR(stat.st_mode) and stat.st_uid == os.getuid() and not S_IMODE(stat.st_mode) & 0o077:
                 return
             problem = (
-                f"{self.path} exists but is not a folder that only you can access; remove it, set XDG_RUNTIME_DIR to a "
-                "folder of yours, or omit `keep`"
+                f"{self.path} exists but is not a folder that only you can access; remove it, set XDG_RUNTIME_DIR to "
+                "a folder that you own, or omit `keep`"
             )
         raise _no_folder(problem)
 
@@ -366,7 +369,7 @@ def _bases() -> Iterator[str]:
 
 
 def _no_folder(problem: str) -> ExecutorError:
-    return ExecutorError("denied", f"cannot make a folder for ssh's control sockets: {problem}")
+    return ExecutorError("denied", f"cannot create a folder for ssh's control sockets: {problem}")
 
 
 def _remove_if_stale(folder: Path) -> None:

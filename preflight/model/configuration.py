@@ -154,7 +154,7 @@ def check_server_options(options: SmokeOptions, jobs: Sequence[Job], *, has_file
     options_given = options.server_options
     if options_given and jobs and not any(job.about("ps_mode") or job.about("ps_server_endpoints") for job in jobs):
         message = f"{', '.join(options_given)} is for parameter servers, but no file of the job mentions any"
-        raise UsageError(message if has_files else f"{message}; --servers N --workers M starts some")
+        raise UsageError(message if has_files else f"{message}; --servers N --workers M starts servers and workers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,9 +203,9 @@ class RunOptions:
         """Return the maximum number of seconds of a run after the nodes are found, for up to six rounds of links."""
         return self.open_deadline + self.node_deadline + 6 * self.link_deadline + self.smoke_deadline
 
-    def stages(self, verb: str) -> tuple[str, ...]:
+    def stages(self, command: str) -> tuple[str, ...]:
         """Return the stages of a run of this command, in order."""
-        return ("node", SMOKE) if verb == SMOKE else STAGES[: STAGES.index(self.until) + 1]
+        return ("node", SMOKE) if command == SMOKE else STAGES[: STAGES.index(self.until) + 1]
 
     @classmethod
     def field_names(cls) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ class Measurements:
 
     def __post_init__(self) -> None:
         if len(self.nodes) != len(self.values) or (self.peers and len(self.peers) != len(self.nodes)):
-            raise ValueError(f"{self.quantity.name} has {len(self.values)} values of {len(self.nodes)} nodes")
+            raise ValueError(f"{self.quantity.name} has {len(self.values)} values for {len(self.nodes)} nodes")
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,10 +143,11 @@ class Origin:
     """The source of the list of nodes, and the reason for the choice of executor.
 
     Args:
-        source: `hosts` or `hostfile` for a list of the user, `executor` for an allocation or a cluster, or `job`.
-        words: a description with the spelling: `--hosts node[1-4]`, `Slurm job 71 (SLURM_JOB_NODELIST)`.
+        source: `hosts` or `hostfile` if the user listed the nodes, `executor` for an allocation or a cluster, or `job`.
+        words: the source as the user wrote it, or as it is shown: `--hosts node[1-4]`, `Slurm job 71
+            (SLURM_JOB_NODELIST)`.
         because: the reason for the choice of the executor: `--on slurm`, `SLURM_JOB_ID=71 is set`.
-        problem: the reason why there are no nodes; empty if there are some.
+        problem: why there are no nodes; empty if there are some.
         problem_kind: the kind of the problem, as for a node.
         detail: the raw evidence of the problem.
         notes: the executor's messages about all nodes.
@@ -304,7 +305,7 @@ def parse_requirement(text: str) -> Requirement:
     if name in NUMBERS and not _NUMBER.fullmatch(value):
         raise ValueError(f"{name} is a number ({PROPERTIES[name]}), not {value!r}")
     if comparison == ">=" and name not in (*NUMBERS, *VERSIONS):
-        raise ValueError(f"{name} is a text and has no order; use {name}={value}")
+        raise ValueError(f"{name} is a text, which has no order; use {name}={value}")
     if name in VERSIONS and not value[0].isdigit() and value != NONE:
         raise ValueError(f"{name} is a version, which begins with a digit, or {NONE!r}, not {value!r}")
     return Requirement(name, comparison, value)  # type: ignore[arg-type]

@@ -176,12 +176,12 @@ def _unpack(data: bytes) -> bytes:
 def _check_bounds(data: bytes) -> None:
     """Raise ValueError, with a line number if possible, if a document is larger or deeper than any recording."""
     if len(data) > MAX_BYTES:
-        raise ValueError(f"it has {len(data)} bytes; a recording has at most {MAX_BYTES}")
+        raise ValueError(f"it has {len(data)} bytes; a recording may have at most {MAX_BYTES}")
     is_own = data.startswith(_BEGINNING)
     if not is_own and len(data) > MAX_REWRITTEN_BYTES:
         max_bytes = MAX_REWRITTEN_BYTES
         raise ValueError(
-            f"it has {len(data)} bytes and was not written by preflight; the limit for such files is {max_bytes}"
+            f"it has {len(data)} bytes and was not written by preflight; the limit for such a file is {max_bytes}"
         )
     for number, line in enumerate(io.BytesIO(data), 1):
         if not line.isascii():

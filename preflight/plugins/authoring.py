@@ -517,7 +517,7 @@ class check(_Metadata):
         if self.probes is None:
             object.__setattr__(self, "probes", getattr(self.plan, "probes", None))
         if self.probes is None:
-            raise ValueError(f"{self.id}: `probes` is missing; name the functions that its requests name")
+            raise ValueError(f"{self.id}: `probes` is missing; list the functions that its requests name")
         if self.when not in STAGES:
             raise ValueError(f"{self.id}: {self.when!r} is not a stage; use one of {', '.join(STAGES)}")
 

@@ -412,7 +412,7 @@ def _check_unique(group: str, item: Any, items: Sequence[Any]) -> None:
     """Raise TypeError or ValueError for an object of another group, or with a name that is already used."""
     if group not in (RULES, CHECKS):
         if not isinstance(getattr(item, "name", None), str):
-            raise TypeError(f"it has no name, which every item in {group} needs")
+            raise TypeError(f"it has no name, but every item in {group} needs one")
         if any(item.name == other.name for other in items):
             raise ValueError(f"the name {item.name!r} is already used")
         return

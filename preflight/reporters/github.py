@@ -56,10 +56,10 @@ def summary_of(report: Report) -> str:
         undecided(opened) if opened else "",
         compared_with(report).removeprefix("; "),
         f"{len(report.suppressed)} suppressed" if report.suppressed else "",
-        f"fault injected ({report.run.smoke_options.injected_fault.option_text}): not a verdict about the nodes"
+        f"fault injected ({report.run.smoke_options.injected_fault.option_text}): not a verdict on the nodes"
         if report.run.smoke_options.injected_fault
         else "",
-        f"GitHub shows {MAX_SHOWN} of each kind; the log has all"
+        f"GitHub shows {MAX_SHOWN} of each kind; the log contains all"
         if max(*counts.values(), counts[Severity.ERROR] + opened) > MAX_SHOWN
         else "",
     )
@@ -140,7 +140,7 @@ def _lines(report: Report) -> Iterator[str]:
         yield ""
         yield _text(f"{broken.where} of {broken.plugin} cannot be used: {broken.why}")
     if report.findings:
-        yield from _table(("", "rule", "where", "what, and what to do"), map(_finding_cells, report.findings))
+        yield from _table(("", "rule", "where", "finding and remedy"), map(_finding_cells, report.findings))
     required = [outcome for outcome in report.coverage.unknown_outcomes if outcome.required]
     if required:
         yield from _table(("could not be decided", "of", "why"), map(_outcome_cells, required))

@@ -111,7 +111,7 @@ REPORTER = JunitReporter()
 #: Suite of the cases about the run as a whole.
 RUN = "preflight"
 _EXIT_REASONS = {
-    ExitCode.NO_GO: "findings make it no-go",
+    ExitCode.NO_GO: "findings make the verdict no-go",
     ExitCode.BUG: "a bug in preflight ended the run",
     ExitCode.INTERRUPTED: "the run was interrupted",
     ExitCode.TERMINATED: "the run was interrupted",

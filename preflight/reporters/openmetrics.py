@@ -62,7 +62,7 @@ class OpenmetricsReporter:
 
 def families(report: Report) -> Iterator[Family]:
     """Return every metric of a report. Counts that are 0 are included, so that alerts need no special case."""
-    build = Family("preflight_build", "Version of preflight that made the report. Always 1.")
+    build = Family("preflight_build", "Version of preflight that wrote the report. Always 1.")
     build.add(1, version=report.tool.version)
     yield build
     run = Family("preflight_run_timestamp_seconds", "Start time of the run, in seconds since the epoch.", "seconds")
@@ -78,7 +78,7 @@ def families(report: Report) -> Iterator[Family]:
     exit_code.add(int(report.exit_code))
     yield exit_code
     fault = Family(
-        "preflight_injected_fault", "1 if a fault was injected into the run, so it is not a verdict about the nodes."
+        "preflight_injected_fault", "1 if a fault was injected into the run, so it is not a verdict on the nodes."
     )
     fault.add(float(report.run.smoke_options.injected_fault is not None))
     yield fault
@@ -144,7 +144,7 @@ def _single_node_families(report: Report) -> Iterator[Family]:
             for other, word in enumerate(("passing", "failing", "unknown")):
                 state.put(float(number == other), node=name, state=word)
     yield state
-    reached = Family("preflight_node_reached", "1 if the agent on the node answered, else 0.")
+    reached = Family("preflight_node_reached", "1 if the agent on the node responded, else 0.")
     for record in report.nodes:
         reached.put(float(not record.problem), node=record.node.name)
     yield reached
@@ -182,11 +182,11 @@ def _measurement_families(report: Report) -> Iterator[Family]:
 
 
 def _stage_families(report: Report) -> Iterator[Family]:
-    took = Family("preflight_stage_duration_seconds", "How long a stage took.", "seconds")
+    took = Family("preflight_stage_duration_seconds", "Duration of a stage.", "seconds")
     for name, seconds in durations_of(report).items():
         took.add(seconds, stage=name)
     yield took
-    skipped = Family("preflight_stage_skipped", "1 for a stage that did not run to its end, else 0.")
+    skipped = Family("preflight_stage_skipped", "1 for a stage that did not run to completion, else 0.")
     for name, is_skipped in _was_skipped(report).items():
         skipped.add(float(is_skipped), stage=name)
     yield skipped

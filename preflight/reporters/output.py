@@ -35,7 +35,7 @@ class Output:
 def outputs(texts: Sequence[str]) -> tuple[Output, ...]:
     """Parse `--output` (default: text) before a long run, so that mistakes show at once. Raises UsageError."""
     parsed_outputs = tuple(_parse_output(item) for item in texts or ("text",))
-    _refuse_two([output.path for output in parsed_outputs])
+    _require_single_stdout([output.path for output in parsed_outputs])
     return parsed_outputs
 
 
@@ -49,7 +49,7 @@ def targets(texts: Sequence[str], formats: Sequence[str]) -> tuple[tuple[str, Pa
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise UsageError(f"--output {item}: unknown format {name!r}; {hint}choose from {', '.join(formats)}")
         targets_and_paths.append((name, path))
-    _refuse_two([path for _, path in targets_and_paths])
+    _require_single_stdout([path for _, path in targets_and_paths])
     return tuple(targets_and_paths)
 
 
@@ -60,7 +60,7 @@ def style_of(path: Path | None, color: bool | None, verbosity: int) -> Style:
     return Style(color=bool(color), verbosity=verbosity)
 
 
-def _refuse_two(paths: Sequence[Path | None]) -> None:
+def _require_single_stdout(paths: Sequence[Path | None]) -> None:
     if sum(path is None for path in paths) > 1:
         raise UsageError(
             "only one format can go to standard output; write the others to files: --output json:report.json"
@@ -214,8 +214,8 @@ def refuse_outside_link(path: Path) -> None:
     held = here.resolve()
     if real != held and held not in real.parents:
         raise UsageError(
-            f"{path} cannot be written: a link leads to {real}, outside the working directory; "
-            "name that folder directly"
+            f"{path} cannot be written: it is a link to {real}, outside the working directory; name that folder "
+            "directly"
         )
 
 

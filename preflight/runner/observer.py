@@ -105,7 +105,7 @@ class Observer:
                         group.start_soon(work, queue)
         for left in waiting.values():
             for request in left.values():
-                late = Unavailable("timeout", f"{request.node} did not answer within the stage's {deadline_s:g} s")
+                late = Unavailable("timeout", f"{request.node} did not respond within the stage's {deadline_s:g} s")
                 self._record_unavailable(request, late)
 
     async def links(self, requests: Sequence[Request], follow_up: FollowUp, *, deadline_s: float) -> None:
@@ -166,7 +166,7 @@ class Observer:
                     for request in batch:
                         group.start_soon(observe_one, request)
         for request in waiting.values():
-            reason = f"{request.node} did not answer before the link stage ended"
+            reason = f"{request.node} did not respond before the link stage ended"
             self._record_unavailable(request, Unavailable("timeout", reason))
 
     async def ranks(self, requests: Sequence[Request], follow_up: FollowUp, *, deadline_s: float) -> None:

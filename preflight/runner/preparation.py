@@ -53,7 +53,7 @@ _CONSOLE_SCRIPTS = ("torchrun", "deepspeed", "accelerate", "llamafactory-cli")
 
 #: Prefix of the reason why a container's context is not entered, and the provenance of an interpreter that the user
 #: named on the host of ranks in a container.
-IN_CONTAINER, OUTSIDE = "the ranks run in the container", "outside of the container"
+IN_CONTAINER, OUTSIDE = "the ranks run in the container", "outside the container"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ def _expand(hosts: str) -> tuple[str, ...]:
 
     names: list[str] = []
     if (count := max_host_count(hosts)) > MAX_NODES:
-        raise UsageError(f"--hosts {hosts:.200}: this is up to {count} nodes, but the limit is {MAX_NODES}")
+        raise UsageError(f"--hosts {hosts:.200}: this names up to {count} nodes, but the limit is {MAX_NODES}")
     try:
         for part in split_outside_brackets(hosts):
             # Groups are not expanded: their definitions may be commands, which the user did not ask to run.
@@ -377,7 +377,9 @@ def _configure_executor(executor: Executor, options: Sequence[str]) -> Executor:
         if name not in declared:
             raise UsageError(f"--on-option {text}: {_unknown_option(executor.name, name, declared)}")
         if name in given_options:
-            raise UsageError(f"--on-option {text}: {name} was already set to {given_options[name]!r}; give it once")
+            raise UsageError(
+                f"--on-option {text}: {name} was already set to {given_options[name]!r}; pass it only once"
+            )
         wrong = declared[name].problem_of(value)
         if wrong:
             raise UsageError(f"--on-option {text}: {wrong}")
@@ -434,8 +436,8 @@ class Preparation:
         loaded = self._load_jobs(progress)
         if not loaded.recording.jobs:
             raise UsageError(
-                "no launch script or configuration was recognised in the given paths; "
-                "name the script that starts the ranks"
+                "no launch script or configuration was recognized in the given paths; name the script that starts "
+                "the ranks"
             )
         planner = Planner(loaded.recording, loaded.checks)
         return PreparedRun(loaded.recording, planner, self._context(loaded.recording))

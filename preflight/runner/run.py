@@ -377,4 +377,4 @@ def why_pointless_after_errors(recording: Recording, rules: Sequence[Rule], chec
     """Return why a smoke run is pointless after the errors so far; empty if it is not."""
     kept = apply_suppressions(outcomes_of(recording, rules, checks), recording).kept
     errors = sorted({finding.id for finding in kept if finding.severity is Severity.ERROR})
-    return f"{', '.join(errors)} would stop it anyway (--keep-going runs it regardless)" if errors else ""
+    return f"{', '.join(errors)} would make it fail anyway (--keep-going runs it regardless)" if errors else ""

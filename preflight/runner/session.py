@@ -109,7 +109,7 @@ class RunningRequest:
                 self.settle(Failed(self.request.id, "cancelled", reason))
             else:
                 self.cancel()
-                reason = f"the agent on {node} did not answer {self.request.target} within {allowed:g} s"
+                reason = f"the agent on {node} did not respond to {self.request.target} within {allowed:g} s"
                 self.settle(Failed(self.request.id, "timeout", reason))
         assert self._answer is not None
         return self._answer
@@ -387,7 +387,7 @@ class AgentSession:
             self._mark_lost(f"its agent sent an invalid message: {error}")
         except Exception as error:
             # An invalid message of one node must not lose the results of other nodes.
-            self._mark_lost(f"a message of its agent cannot be handled: {type(error).__name__}: {error!s:.200}")
+            self._mark_lost(f"a message from its agent cannot be handled: {type(error).__name__}: {error!s:.200}")
         return not self.lost
 
     async def _beat(self) -> None:
@@ -467,8 +467,8 @@ class AgentSession:
         if ended and paused_s >= LEASE_S - BEAT_S and (not words or HEAD_SILENT in words):
             self.lost_kind = HEAD_PAUSED
             why = (
-                f"preflight itself did not run for {paused_s:.0f} s (suspended, or starved of CPU time), and the"
-                f" agent ended as it does when it receives nothing ({why})"
+                f"preflight itself did not run for {paused_s:.0f} s (suspended, or starved of CPU time), and the "
+                f"agent ended, as it does when it receives nothing ({why})"
             )
         self.lost = f"{self.node.name} was lost {self._clock():.1f} s into the run: {why}"
         for running in list(self._running.values()):
@@ -670,7 +670,7 @@ async def _open_node(
         problem = NodeRecord(node, error.message, error.kind, notes=(error.detail,) if error.detail else ())
     except TimeoutError:
         waited = "its agent's first message" if channel is not None else f"{executor.name} to reach it"
-        problem = NodeRecord(node, f"{node.name}: no answer within {deadline_s:g} s, waiting for {waited}", "timeout")
+        problem = NodeRecord(node, f"{node.name}: no response within {deadline_s:g} s, waiting for {waited}", "timeout")
     except BaseException:
         if channel is not None:
             await channel.aclose()

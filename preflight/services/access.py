@@ -31,7 +31,7 @@ def read_token(file: Path, option: str) -> str:
     where = f"{option} {file}"
     try:
         if file.stat().st_mode & stat.S_IROTH:
-            raise UsageError(f"{where}: everybody on this machine can read it; run: chmod 600 {file}")
+            raise UsageError(f"{where}: everyone on this machine can read it; run: chmod 600 {file}")
         with file.open("rb") as stream:
             token = stream.read(4 * MAX_LENGTH).decode("utf-8", "replace").strip()
     except OSError as error:
@@ -43,8 +43,8 @@ def checked_token(token: str, where: str) -> str:
     """Return the token. Raises UsageError if it is too short, too long, or not printable."""
     if not MIN_LENGTH <= len(token) <= MAX_LENGTH or not token.isprintable():
         raise UsageError(
-            f"{where}: expected one line of {MIN_LENGTH} to {MAX_LENGTH} characters, found {len(token)}; "
-            "`openssl rand -hex 24` makes one"
+            f"{where}: expected one line of {MIN_LENGTH} to {MAX_LENGTH} characters, found {len(token)}; `openssl "
+            "rand -hex 24` creates one"
         )
     return token
 

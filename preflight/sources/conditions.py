@@ -190,7 +190,7 @@ def _length_of(node: ast.expr) -> int:
         return _length_of(node.left) + _length_of(node.right)
     if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult) and isinstance(node.right, ast.Constant):
         return _length_of(node.left) * int(node.right.value) if isinstance(node.right.value, int) else 0
-    raise UnknownValue("the length of a list that is computed")
+    raise UnknownValue("the length of a computed list")
 
 
 def _number(item: Any) -> Any:

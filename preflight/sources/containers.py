@@ -125,7 +125,7 @@ def _base(text: FileText, span: tuple[int, int], scope: Scope) -> Claim:
     image = text.text[slice(*span)]
     value: Value = Known(image)
     if "$" in image or "{{" in image:
-        value = Unresolved(f"{image} is known when the image is built")
+        value = Unresolved(f"{image} is known only when the image is built")
     return Claim("image_base", value, text.span(*span), f"FROM {image}", "dockerfile", scope, Strength.CONFIG)
 
 
@@ -171,7 +171,7 @@ def _instructions(text: str) -> Iterator[tuple[str, int, int]]:
     while at < len(text) and count < _MAX_INSTRUCTIONS:
         count += 1
         if count == _MAX_INSTRUCTIONS:
-            note_skipped(f"only the first {_MAX_INSTRUCTIONS} lines of instructions were read")
+            note_skipped(f"only the first {_MAX_INSTRUCTIONS} instruction lines were read")
         end = _line_end(text, at)
         line = text[at:end].strip()
         match = _INSTRUCTION.match(text, at, end)
@@ -230,7 +230,7 @@ def _expand(place: Place, known: Mapping[str, Slot]) -> Iterator[Piece]:
             spend(1 + len(str(value.value)) // 256)
             yield Lit(str(value.value), here, False, match[0])
         else:
-            yield Hole(f"{match[0]} is known when the image is built", here, match[0])
+            yield Hole(f"{match[0]} is known only when the image is built", here, match[0])
         at = match.end()
     if at < place.end:
         yield Lit(text[at : place.end], Place(place.file, at, place.end))
@@ -331,7 +331,7 @@ class _Services:
             if target is not None and isinstance(self.tree.read(target), SourceFile):
                 yield target, span
             elif required is None or required.value is not False:
-                message = f"env_file {path.text()} is not in the tree; its variables are not known"
+                message = f"env_file {path.text()} is not in the tree; its variables are unknown"
                 self._note(Note(NoteKind.MISSING, message, span))
 
     def _note(self, note: Note) -> None:

@@ -119,7 +119,7 @@ class Orchestrator:
 
 
 def task_role(name: str) -> str:
-    """Return the role in which a line that submits a task file of this orchestrator refers to it."""
+    """Return the role of a task file that a submit command of this orchestrator refers to."""
     return f"task of {name}"
 
 

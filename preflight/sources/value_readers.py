@@ -197,7 +197,7 @@ def _listed_devices(item: Plain) -> int:
     if listed is not None or "," in text:
         return len([part for part in (listed[1] if listed else text).split(",") if part.strip()])
     if not is_whole_number(text):
-        raise ValueError(f"{text}: as many processes as the node has devices")
+        raise ValueError(f"{text} starts one process per device, and the number of devices is unknown")
     return int(text)
 
 
@@ -257,7 +257,7 @@ READERS: dict[str, Reader] = {
     "format": _word_of(_FORMATS, "number format"),
     "neox_format": of_each(lambda item: {"bfloat16": "bf16"}.get(str(item), str(item))),
     "gated": of_each(lambda item: str(item) in GATED),
-    "recompute": _word_of({word: word for word in ("full", "selective", "none")}, "mode of recomputation"),
+    "recompute": _word_of({word: word for word in ("full", "selective", "none")}, "recomputation mode"),
     "full_if_true": of_each(lambda item: "full" if item is True else "none"),
     **{f"areal_{name}": _allocated(name[0]) for name in ("data", "tensor", "pipeline", "context")},
 }

@@ -123,11 +123,13 @@ def sweep(
     runner = _Runner(torch, collectives, progress, world_size, device, sharing)
     started_at, waited = time.perf_counter(), starvation.threads_waited_s()
     runner.run_all(SMALL_BYTES, SMALL_CALLS)
-    min_s, max_bytes = runner.slowest_and_smallest(*runner.probe())
+    min_s, max_bytes = runner.reduce_time_and_memory(*runner.probe())
     if min_s <= MAX_FIRST_MESSAGE_S:
         runner.run_all(large_bytes(min_s, max_bytes), LARGE_CALLS)
     else:
-        runner.skipped.append(f"an all-reduce of {MIN_LARGE_BYTES} bytes took {min_s:.1f} s: no larger messages")
+        runner.skipped.append(
+            f"an all-reduce of {MIN_LARGE_BYTES} bytes took {min_s:.1f} s, so larger messages were skipped"
+        )
     now, total = starvation.threads_waited_s(), time.perf_counter() - started_at
     share = None if waited is None or now is None else round(max(0.0, now - waited) / total, 3)
     result = Sweep(
@@ -172,7 +174,7 @@ class _Runner:
         free = int(self._torch.cuda.mem_get_info(self._device)[0])
         return max(times[1:]), min(MAX_GPU_BYTES, free // (_PART_OF_MEMORY * self._sharing))
 
-    def slowest_and_smallest(self, min_s: float, max_bytes: int) -> tuple[float, int]:
+    def reduce_time_and_memory(self, min_s: float, max_bytes: int) -> tuple[float, int]:
         """Return the longest time and the smallest memory of all ranks, because all must choose the same size."""
         tensor = self._torch.tensor([min_s, -float(max_bytes)], dtype=self._torch.float64, device=self._device)
         self._collectives.maximum(tensor, "agreement on the size of messages")
@@ -190,7 +192,7 @@ class _Runner:
             if operation in self.unsupported:
                 continue
             if operation == messages.ALL_TO_ALL and self._world_size > MAX_ALL_TO_ALL_RANKS:
-                self._note_once(f"all_to_all was skipped with more than {MAX_ALL_TO_ALL_RANKS} ranks")
+                self._note_once(f"all_to_all was skipped, because there are more than {MAX_ALL_TO_ALL_RANKS} ranks")
                 continue
             self._measure(known, operation, elements * 4, calls)
 

@@ -318,7 +318,7 @@ class _Measurement:
         progress.left()
         # Every rank takes its turn, measured or not.
         take_turn(self._copies if not short else _do_nothing)
-        progress.entering("a look at other use of the GPU")
+        progress.entering("a check for other use of the GPU")
         torch.cuda.empty_cache()
         after = watcher.other_use(progress.report_progress)
         progress.left()
@@ -348,12 +348,12 @@ class _Measurement:
         free = self._free_bytes()
         if free >= least:
             return ""
-        return f"{free >> 20} MiB of memory are free for it, and it needs {least >> 20}"
+        return f"only {free >> 20} MiB of memory are free, and {least >> 20} are needed"
 
     def _guard(self, what: str, run: Callable[[], None]) -> None:
         """Run one part; a missing feature or a lack of memory becomes a note."""
         if time.monotonic() - self._began > DEADLINE_S:
-            self._notes[what] = "no time was left"
+            self._notes[what] = "there was no time left"
             return
         try:
             run()

@@ -236,7 +236,7 @@ def _train(
         before=lambda step: progress.entering(f"{name} step {step}", collective=True, brief=True),
         after=lambda step: progress.left(collective=True),
     )
-    progress.entering("putting the model together", collective=True)
+    progress.entering("assembling the model", collective=True)
     model = sharded.gather_model(sharding, wrapped, device)
     progress.left(collective=True)
     return model, trained

@@ -165,8 +165,10 @@ class JsonLines:
 
     def _take(self) -> None:
         part = self.connection.recv(MAX_BYTES)
-        if not part or len(self._received) + len(part) > 4 * MAX_BYTES:
+        if not part:
             raise ConnectionError("connection closed by peer")
+        if len(self._received) + len(part) > 4 * MAX_BYTES:
+            raise ConnectionError(f"a line exceeds {4 * MAX_BYTES} bytes")
         self._received += part
 
     def _next(self) -> dict[str, Any]:
@@ -253,7 +255,7 @@ def join_assembly(
     try:
         line = JsonLines(socket.create_connection((address, port), timeout=rendezvous.ATTEMPT_S))
     except OSError as error:
-        text = "%s:%d, the port of rank %d, was open and closed again: %s" % (address, port, host_rank, error)
+        text = "%s:%d, the port of rank %d, opened and closed again: %s" % (address, port, host_rank, error)
         raise ProbeUnavailable("timeout", text) from None
     line.send(**own_entry)
     while True:
@@ -349,7 +351,7 @@ def _close(callers: Sequence[_Client]) -> None:
 
 def _mismatch(progress: Progress, contradiction: dict[str, Any]) -> None:
     what, mine, theirs = (str(contradiction[name]) for name in ("what", "mine", "theirs"))
-    text = f"processes of one run disagree: {what} {theirs} against {mine}"
+    text = f"processes of one run disagree: {what} is {theirs} and {mine}"
     progress.send(
         rank_events.PROBLEM, problem="mismatch", what=what, mine=mine, theirs=theirs, error=text, rank=progress.rank
     )

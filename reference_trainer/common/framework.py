@@ -320,7 +320,7 @@ class GpuWatcher:
         opener.start()
         opener.join(INIT_S)
         if opener.is_alive():
-            self._handle, self.problem = None, f"NVML did not answer within {INIT_S:g} s"
+            self._handle, self.problem = None, f"NVML did not respond within {INIT_S:g} s"
 
     def _open(self, index: int, address: Callable[[int], str]) -> None:
         try:
@@ -470,7 +470,7 @@ def pci_address(index: int) -> str:
     device = ctypes.c_int()
     text = ctypes.create_string_buffer(32)
     if cuda.cuInit(0) or cuda.cuDeviceGet(ctypes.byref(device), index):
-        raise LookupError(f"CUDA's driver does not know device {index}")
+        raise LookupError(f"the CUDA driver does not know device {index}")
     if cuda.cuDeviceGetPCIBusId(text, len(text), device):
-        raise LookupError(f"CUDA's driver does not report the PCI address of device {index}")
+        raise LookupError(f"the CUDA driver does not report the PCI address of device {index}")
     return text.value.decode()

@@ -269,7 +269,7 @@ def master(environment: Mapping[str, str], rank: int, wait_s: float = WAIT_S) ->
         if answer is not None:
             address, _, number = answer.decode("ascii", "replace").partition(" ")
             if not number.isdecimal():
-                raise NoMaster(f"horovodrun's store at {host}:{port} holds {answer[:80]!r} instead of an address")
+                raise NoMaster(f"horovodrun's store at {host}:{port} has {answer[:80]!r} instead of an address")
             return address, int(number)
         if time.monotonic() >= ends:
             raise NoMaster(f"rank 0 stored no address in horovodrun's store at {host}:{port} within {wait_s:g} s")
@@ -283,7 +283,7 @@ def _request(host: str, port: int, method: str, body: bytes | None = None) -> by
         answer = connection.getresponse()
         data = answer.read(4096)
     except (OSError, http.client.HTTPException) as error:
-        raise NoMaster(f"horovodrun's store at {host}:{port} does not answer: {error}") from None
+        raise NoMaster(f"horovodrun's store at {host}:{port} does not respond: {error}") from None
     finally:
         connection.close()
     return data if answer.status == 200 else None
@@ -346,7 +346,7 @@ def run(number: int | str, arguments: list[str], deadline_s: float) -> int:
             rank.kill()
             late.append(str(place))
     if late:
-        raise NoRanks("rank {} did not end by itself at its deadline of {:g} s".format(", ".join(late), deadline_s))
+        raise NoRanks("rank {} did not end on its own at its deadline of {:g} s".format(", ".join(late), deadline_s))
     return 1 if any(rank.returncode for rank in ranks) else 0
 
 
@@ -354,8 +354,8 @@ def _gpus() -> int:
     try:
         import torch
     except ImportError as error:
-        raise NoRanks(f"the program starts one rank for each GPU, and torch cannot be imported: {error}") from None
+        raise NoRanks(f"the program starts one rank per GPU, but torch cannot be imported: {error}") from None
     count = int(torch.cuda.device_count())
     if not count:
-        raise NoRanks(f"the program starts one rank for each GPU, and torch {torch.__version__} finds none")
+        raise NoRanks(f"the program starts one rank per GPU, but torch {torch.__version__} finds none")
     return count

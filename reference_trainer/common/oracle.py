@@ -312,7 +312,7 @@ def check_collectives(collectives: Any, rank: int, world_size: int, device: Any)
         for owner, output in enumerate(outputs):
             judge(f"{what}, part of rank {owner}", output, _sender_values(owner, 1000, device, turn))
     for turn in range(_TURNS):
-        what = "reduce_scatter of 1000 elements a rank" + (" again" if turn else "")
+        what = "reduce_scatter of 1000 elements per rank" + (" again" if turn else "")
         salt = 100 + turn * world_size
         parts = [contribution(rank, world_size, 1000, salt + part, device) for part in range(world_size)]
         output = arrays.zeros(1000, device)

@@ -288,7 +288,7 @@ def _attempt(
         try:
             connection.connect(address)
         except socket.timeout:
-            result, text = "timed-out", f"no answer within {timeout_s:.1f} s"
+            result, text = "timed-out", f"no response within {timeout_s:.1f} s"
         except OSError as error:
             result, text = _why(error.errno), error.strerror or str(error)
         else:

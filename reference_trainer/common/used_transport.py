@@ -55,7 +55,7 @@ def count(interfaces: str = INTERFACES, infiniband: str = INFINIBAND) -> CardCou
     reader.start()
     reader.join(PORTS_S)
     if reader.is_alive():
-        problems.append(f"an RDMA device did not answer within {PORTS_S:g} s")
+        problems.append(f"an RDMA device did not respond within {PORTS_S:g} s")
     return CardCounters(found, dict(ports), "; ".join(problems))
 
 

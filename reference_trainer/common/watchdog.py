@@ -37,9 +37,11 @@ class RankWatchdog:
 
     Args:
         deadline_s: the limit for the whole run.
-        stall_s: the limit for one step, once all ranks have met; meeting has its own limit. Time in which the rank
+        stall_s: the limit for one step once all ranks have joined; joining has its own limit. Time in which the rank
             was ready but got no CPU does not count.
-        print_line: prints a line for people. `end`: ends the process; `os._exit`, because the main thread may be stuck.
+        print_line: prints a line for people.
+        report: posts the failure: whether it is another rank's fault, and the lines.
+        end: ends the process; `os._exit` by default, because the main thread may be stuck.
     """
 
     def __init__(
@@ -234,7 +236,7 @@ class RankWatchdog:
         time.sleep(SILENT_S)  # the main thread may have a better reason
         if not self._closing:
             message = str(error).strip().split("\n")[0]
-            self.end_run(f"rank 0 ({self._place.master_addr}): the ranks' store there is gone: {message}")
+            self.end_run(f"rank 0 ({self._place.master_addr}): its store is gone: {message}")
 
     def _await_signal(self) -> None:
         signal.sigwait({signal.SIGTERM})

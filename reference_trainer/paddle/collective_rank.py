@@ -357,7 +357,7 @@ def nccl_obstacle(paddle: Any, params: dict[str, Any]) -> str:
         return f"paddle {paddle.__version__} finds no GPU"
     local_size = int(params.get("local_world_size", 1)) if requested == "auto" else 1
     if devices < local_size:
-        return "paddle %s finds %d GPUs for %d ranks of this node" % (paddle.__version__, devices, local_size)
+        return "paddle %s finds %d GPUs for %d ranks on this node" % (paddle.__version__, devices, local_size)
     return ""
 
 

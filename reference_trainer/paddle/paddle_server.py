@@ -543,7 +543,7 @@ def load_paddle() -> Any:
     except ImportError as error:
         raise ProbeUnavailable("missing", f"paddle with parameter servers cannot be imported: {error}") from error
     if not hasattr(core, "DistFleetWrapper"):
-        text = "paddle %s was built without the parameter server, as the wheels of 3.1.1 and newer are"
+        text = "paddle %s was built without the parameter server, like the wheels of 3.1.1 and newer"
         raise ProbeUnavailable("missing", text % paddle.__version__)
     return paddle
 

@@ -553,8 +553,8 @@ class ExpectedValues:
         for version in range(self.microbatches + 1):
             if version != own and arrays.count_wrong(got, self.gradients(stage, slot.microbatch, version))[0] == 0:
                 return (
-                    f"the backward pass used the weights after {version} updates, the forward pass those after {own}: "
-                    "they were not stashed"
+                    f"the backward pass used the weights after {version} updates, but the forward pass those after "
+                    f"{own}: the weights were not stashed"
                 )
         return ""
 

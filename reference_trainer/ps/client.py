@@ -177,7 +177,7 @@ class Client:
             mine = rows.mine[server.index][0]
             count = int(mine.numel())
             if count > self._capacities[server.index][table]:
-                raise ValueError(f"{count} rows of table {self._tables[table].name} at once are too many")
+                raise ValueError(f"{count} rows of table {self._tables[table].name} are too many for one request")
             header = Header(frames.LOOKUP, 0, self.index, clock, table, count, count * 8, self.phase)
             server.channel.queue([memoryview(frames.encode(header)), *bytes_of(mine)])
             server.looked_up[table] = mine

@@ -186,7 +186,9 @@ class PushParts:
         """Record earlier pushes as missing if the worker is already at `clock`, so that nothing waits for them."""
         host, worker = self._host, self._peer.index
         if clock > host.config.rounds(host.steps):
-            raise self._peer.protocol_error(f"is at clock {clock}; there are {host.config.rounds(host.steps)} pushes")
+            raise self._peer.protocol_error(
+                f"is at clock {clock}, but there are only {host.config.rounds(host.steps)} pushes"
+            )
         while host.clocks.clock[worker] < clock:
             now = host.clocks.clock[worker]
             self._await_room(now)
@@ -505,7 +507,7 @@ class ConnectionHandler:
             elif header.count == slot.last_lookup_count[table]:
                 slot.use_looked_up_rows(table)
             else:
-                raise self._peer.protocol_error(f"updated {header.count} rows that it had not looked up")
+                raise self._peer.protocol_error(f"updated {header.count} rows without having looked them up")
             self._channel.read_payload(slot.row_numbers[table].bytes_of(0, header.count * width))
             slot.held[table] = header.count
             if not same:
@@ -528,7 +530,7 @@ class ConnectionHandler:
         self._worker()
         self._cache_phase()
         if header.clock >= self._rounds:
-            raise self._peer.protocol_error(f"sent push {header.clock}; there are {self._rounds}")
+            raise self._peer.protocol_error(f"sent push {header.clock}, but there are only {self._rounds}")
         return self._parts.is_due(header.clock, part) or self._drop(header)
 
     def _finished(self, header: Header, part: int) -> None:
@@ -610,7 +612,7 @@ class ConnectionHandler:
         host, worker = self._host, self._worker()
         state = host.clocks
         if header.phase > state.phase:
-            raise self._peer.protocol_error(f"is at barrier {header.phase}, the server at {state.phase}")
+            raise self._peer.protocol_error(f"is at barrier {header.phase}, but the server is at {state.phase}")
         if header.phase == state.phase and state.phase in (settings.EXACT, settings.TRAINING):
             self._parts.skip_to(host.config.rounds(host.steps))
         with self._released:
@@ -634,7 +636,7 @@ class ConnectionHandler:
 
     def _worker(self) -> int:
         if self._peer.index < 0:
-            raise self._peer.protocol_error("sent a request before it had replaced a worker")
+            raise self._peer.protocol_error("sent a request before replacing a worker")
         return self._peer.index
 
     def _check_table(self, table: int, header: Header) -> None:

@@ -761,9 +761,9 @@ class ExpectedShard:
         for part, (has, wanted) in enumerate(zip(self._has, versions)):
             for worker in range(self._workers):
                 if wanted[worker] < has[worker]:
-                    return f"holds {wanted[worker]} pushes of worker {worker}, and held {has[worker]} before"
+                    return f"has {wanted[worker]} pushes of worker {worker}, but had {has[worker]} before"
                 if wanted[worker] > self._exact.pushes:
-                    return f"claims to hold {wanted[worker]} pushes of worker {worker}"
+                    return f"claims to have {wanted[worker]} pushes of worker {worker}"
                 for clock in range(has[worker], wanted[worker]):
                     push = added.get((worker, clock))
                     if push is None:
@@ -791,9 +791,9 @@ class ExpectedRows:
         for worker, wanted in enumerate(versions):
             has = self._has[worker]
             if wanted < has:
-                return f"holds {wanted} pushes of worker {worker}, and held {has} before"
+                return f"has {wanted} pushes of worker {worker}, but had {has} before"
             if wanted > self._exact.pushes:
-                return f"claims to hold {wanted} pushes of worker {worker}"
+                return f"claims to have {wanted} pushes of worker {worker}"
             for clock in range(has, wanted):
                 touched, gradients = self._exact.push_of_rows(self._table, worker, clock)
                 here = torch.isin(touched, self.rows)

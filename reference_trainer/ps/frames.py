@@ -214,7 +214,7 @@ def decode(data: bytes | bytearray | memoryview) -> Header:
         raise FrameError("the checksum of a header is wrong: bytes were changed in transit")
     if version != VERSION:
         raise FrameError(
-            "the other side uses version %d of this protocol, this one uses version %d" % (version, VERSION)
+            "the other side uses version %d of this protocol, and this side uses version %d" % (version, VERSION)
         )
     if op not in NAMES:
         raise FrameError("unknown operation %d" % op)
@@ -536,8 +536,8 @@ class Channel:
 
     def _gone(self, error: OSError) -> PeerError:
         if error.errno in (errno.ETIMEDOUT, errno.EHOSTUNREACH, errno.ENETUNREACH):
-            return PeerError("silent", self.peer, f"{self.peer} no longer answers: {error.strerror}")
-        return PeerError("gone", self.peer, f"the connection to {self.peer} broke: {error.strerror}")
+            return PeerError("silent", self.peer, f"{self.peer} no longer responds: {error.strerror}")
+        return PeerError("gone", self.peer, f"the connection to {self.peer} was lost: {error.strerror}")
 
     def _ended(self) -> PeerError:
         return PeerError("gone", self.peer, f"{self.peer} closed the connection")
@@ -589,7 +589,7 @@ def challenge(channel: Channel, secret: bytes, deadline: float) -> tuple[dict[st
     except PeerError as error:
         if error.kind == "silent":
             raise PeerError(
-                "protocol_error", error.peer, f"{error.peer} connected and did not identify itself"
+                "protocol_error", error.peer, f"{error.peer} connected but did not identify itself"
             ) from error
         raise
     if header.op != HELLO or not _NONCE_BYTES + _PROOF_BYTES < header.bytes <= TEXT_BYTES:
@@ -643,7 +643,8 @@ def _expect(channel: Channel, op: int, limit_s: float) -> Header:
     except PeerError as error:
         if error.kind == "silent":
             text = (
-                "%s accepted the connection and sent nothing for %.1f s: it is not a server of this run, or is stopped"
+                "%s accepted the connection but sent nothing for %.1f s: it is not a server of this run, or it is "
+                "stopped"
             )
             raise PeerError("silent", error.peer, text % (error.peer, limit_s)) from error
         raise

@@ -100,7 +100,7 @@ def assign_by_name(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
 
 
 def assign_by_size(blocks: Sequence[Block], servers: int) -> list[list[Block]]:
-    """Return each server's blocks: by size, each goes to the least loaded server, of equal ones to the first."""
+    """Return each server's blocks: largest first, each goes to the least loaded server; ties go to the first."""
     held: list[list[Block]] = [[] for _ in range(servers)]
     loads = [0] * servers
     for block in sorted(blocks, key=lambda block: (-block.elements, block.parameter, block.index)):
@@ -322,7 +322,7 @@ def difference(mine: Sequence[Any], theirs: Any) -> str:
         return "the list of parameters is missing"
     for number, (own, other) in enumerate(zip(mine, theirs)):
         if own != other:
-            return "parameter %d is %s here and %s there" % (number, _words(own), _words(other))
+            return "parameter %d is %s here, but %s there" % (number, _words(own), _words(other))
     if len(mine) != len(theirs):
         longer, where = (mine, "here") if len(mine) > len(theirs) else (theirs, "there")
         at = min(len(mine), len(theirs))

@@ -226,7 +226,7 @@ def disagreement(config: Settings, message: dict[str, Any]) -> str:
     own = config.shared_values()
     for name, words in _SETTING_NAMES.items():
         if message.get(name) != own[name]:
-            return f"{who} has {_short(message.get(name))} as {words}; {here} has {_short(own[name])}"
+            return f"{who} has {_short(message.get(name))} as {words}, but {here} has {_short(own[name])}"
     if message.get("server") != config.index:
         return " ".join((who, rank_events.EXPECTS_SERVER % _short(message.get("server")), here))
     if not isinstance(index, int) or isinstance(index, bool):

@@ -346,7 +346,7 @@ def _run(config: Settings, progress: Progress) -> WorkerReport:
         **config.shared_values(),
     }
     if len(config.endpoints) != config.servers:
-        text = f"the configuration of this worker has {config.servers} servers, but {len(config.endpoints)} endpoints"
+        text = f"the configuration of this worker has {config.servers} servers but {len(config.endpoints)} endpoints"
         progress.send(rank_events.PROBLEM, problem="mismatch", what="servers", error=text, rank=progress.rank)
         raise ProbeUnavailable("denied", text)
     dialling = ServerDialer(config, progress, values)

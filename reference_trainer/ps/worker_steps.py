@@ -140,15 +140,15 @@ class ExpectedReplies:
             # A worker that this one replaced has pushed this already, or a part of the next.
             least, most = server.has_clock, server.has_clock + 1
         if not least <= versions[own] <= most:
-            return f"holds {versions[own]} pushes of this worker, which has sent {clock}"
+            return f"has {versions[own]} pushes of this worker, which has sent {clock}"
         if config.mode not in (clocks.SYNC, clocks.SSP):
             return ""
         bound = 0 if config.mode == clocks.SYNC else config.staleness
         for worker, count in enumerate(versions):
             if count < clock - bound:
-                return f"holds {count} pushes of worker {worker} at clock {clock}; it should have waited"
+                return f"has only {count} pushes of worker {worker} at clock {clock}; it should have waited"
             if count > clock and config.mode == clocks.SYNC:
-                return f"holds {count} pushes of worker {worker} at clock {clock} already"
+                return f"already has {count} pushes of worker {worker} at clock {clock}"
         return ""
 
     def _mismatch(self, where: str, problem: str, server: Server) -> Mismatch:

@@ -1,4 +1,4 @@
-"""Preflight's own rules: each judges a job from its claims alone.
+"""Preflight's own rules, each of which judges a job only from its claims.
 
 A rule is a function under `@rule` in any module of this package, and its cases in `tests/rules/cases`. `PACK` finds the
 modules by their file names and imports none of them.

@@ -10,9 +10,9 @@ from preflight.model.findings import Confidence, Severity
 from preflight.model.job import Claim, Job, Launch, Scope, Unresolved
 from preflight.model.job.claim import job_value
 from preflight.model.job.value import Symbol, numbers, symbols_in, texts
-from preflight.plugins.authoring import Verdict, failed, passed, rule, unknown
+from preflight.plugins.authoring import Verdict, failed, not_applicable, passed, rule, unknown
 from preflight.plugins.claim_text import joined, placed, quoted
-from preflight_rules.launches import certainly_several, nodes_spanned
+from preflight_rules.launches import certainly_one, certainly_several, nodes_spanned
 from preflight_rules.rendezvous.addresses import address_claims
 
 #: Words in an image name for a build with or without accelerator support.
@@ -62,19 +62,19 @@ def _joined_text(claims: tuple[Claim, ...]) -> str:
 def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
     """A training container that needs GPUs is started without any.
 
-    What it checks: `docker run` or `podman run` of a training command, with signs that it wants an accelerator (the
-    name of the image, nccl, CUDA options or variables), has `--gpus`, `--runtime`, `--device`, or `--privileged`;
-    `apptainer exec` has `--nv` or `--rocm`, where a sign is NVIDIA's.
+    What it checks: `docker run` or `podman run` of a training command, with signs that it needs an accelerator (the
+    image name, nccl, CUDA options or variables), has `--gpus`, `--runtime`, `--device`, or `--privileged`; `apptainer
+    exec` has `--nv` or `--rocm`, depending on whose GPUs the signs name.
 
-    Why it matters: The container sees neither device nor driver: "CUDA driver version is insufficient for CUDA runtime
-    version", or the training falls back to the CPU silently.
+    Why it matters: The container sees neither the device nor the driver: "CUDA driver version is insufficient for CUDA
+    runtime version", or training silently falls back to the CPU.
 
     Example: `docker run --rm nvcr.io/nvidia/pytorch:24.05-py3 python train.py`.
 
     Fix: `docker run --gpus all ...`; `podman run --device nvidia.com/gpu=all ...`; `apptainer exec --nv ...`.
 
-    Known limits: A host can make the NVIDIA runtime the default of all containers, which nothing in the files shows:
-    hence medium confidence. A training command whose image and options name no accelerator is not judged.
+    Known limits: A host can make the NVIDIA runtime the default for all containers, which the files do not show: hence
+    medium confidence. A training command whose image and options name no accelerator is not judged.
     """
     for claim, scope, launch in _containers(job):
         sign = _gpu_sign(job, claim, scope, launch)
@@ -83,7 +83,7 @@ def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
         options = job.setting("container_gpus", scope)
         if any(isinstance(option.value, Unresolved) for option in options):
             yield unknown(
-                scope.launch, f"{quoted(options[0])} may contain the option that gives it GPUs", at=options[0]
+                scope.launch, f"{quoted(options[0])} may contain an option that gives the container GPUs", at=options[0]
             )
         elif options:
             yield passed(scope.launch)
@@ -91,7 +91,7 @@ def container_started_without_gpus(job: Job) -> Iterator[Verdict]:
             f"{sign} {_joined_text((claim,))}".lower()
         ):
             yield unknown(
-                scope.launch, f"whether the image of {quoted(claim)} is for NVIDIA's GPUs is unknown", at=claim
+                scope.launch, f"whether the image of {quoted(claim)} is built for NVIDIA GPUs is unknown", at=claim
             )
         else:
             yield failed(
@@ -108,11 +108,11 @@ def _remedy(claim: Claim, option: str, key: str, *, apptainer: str = "") -> str:
         return f"Add `{key}` to the service."
     if apptainer and claim.spelling.startswith(("apptainer", "singularity")):
         option = apptainer
-    return f"Add `{option}` in front of the image."
+    return f"Add `{option}` before the image name."
 
 
 def _gpu_sign(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> str:
-    """Return the text that shows that a container trains on GPUs, for display; empty if nothing shows it."""
+    """Return the text, for display, that shows that a container trains on GPUs; empty if there is none."""
     command = _joined_text(job.setting("container_command", scope))
     if _OTHER_WORK.search(command) or not (launch is not None or _TRAINING.search(command)):
         return ""
@@ -135,17 +135,17 @@ def _gpu_sign(job: Job, claim: Claim, scope: Scope, launch: Launch | None) -> st
     "container-shared-memory-default",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no container is known to run several ranks or loader workers",
+    otherwise="no container certainly runs several ranks or loader workers",
 )
 def container_shared_memory_default(job: Job) -> Iterator[Verdict]:
     """Several ranks or loader workers share a container's default /dev/shm of 64 MiB.
 
     What it checks: A container that runs several ranks, or a training program with several loader workers, has
-    `--shm-size`, `--ipc=host` or a volume at /dev/shm. A container with GPUs that only opens a shell counts where the
-    same files start several ranks outside of any container: users type these launch lines inside the container.
+    `--shm-size`, `--ipc=host` or a volume at /dev/shm. A container with GPUs that only opens a shell also counts if the
+    same files start several ranks outside any container, because users type these launch lines inside it.
 
-    Why it matters: NCCL stops with "Call to posix_fallocate failed: No space left on device", and loader workers die of
-    "Bus error".
+    Why it matters: NCCL stops with "Call to posix_fallocate failed: No space left on device", and loader workers die
+    with "Bus error".
 
     Example: `docker run --gpus all image torchrun --nproc_per_node=8 train.py`.
 
@@ -188,8 +188,8 @@ def _too_small(sizes: tuple[Claim, ...]) -> bool:
 
 
 def _sharing_processes(job: Job, scope: Scope, launch: Launch | None) -> tuple[Claim, str] | None:
-    """Return the claim which shows that several processes share the container's memory, and a description of the
-    processes; None if nothing shows it.
+    """Return the claim that shows that several processes share the container's memory, and a description of the
+    processes; None if nothing shows this.
     """
     if launch is not None:
         shares_memory = not _is_without_nccl(job, scope, launch)
@@ -247,7 +247,7 @@ def _several_ranks_evidence(job: Job, launch: Launch) -> Claim | None:
     "CTR003",
     "container-network-hides-ranks",
     severity=Severity.ERROR,
-    otherwise="no launch over several nodes runs in a container started here",
+    otherwise="no file of the job starts a multi-node launch in a container",
 )
 def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
     """A launch over several nodes runs in containers on Docker's bridge network, which other nodes cannot reach.
@@ -255,15 +255,15 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
     What it checks: A launch over several nodes inside `docker run` has `--network=host`, or any network other than the
     local bridge.
 
-    Why it matters: The ranks announce addresses of the bridge (172.17.0.x), and NCCL and Gloo open ports that are not
-    published: the rendezvous may work, and the first collective hangs.
+    Why it matters: The ranks advertise addresses of the bridge (172.17.0.x), and NCCL and Gloo open ports that are not
+    published: the rendezvous may work, but the first collective hangs.
 
     Example: `docker run --gpus all image torchrun --nnodes=2 ...`.
 
     Fix: `--network=host`, or an overlay network that spans the hosts.
 
-    Known limits: Where the address of the rendezvous may be on the bridge itself, as in a trial on one host, the
-    finding is a warning.
+    Known limits: If the rendezvous address may be on the bridge itself, as in a trial on one host, the finding is a
+    warning.
     """
     for claim, scope, launch in _containers(job):
         if launch is None or not certainly_several(nodes_spanned(job, launch)[0]):
@@ -271,12 +271,12 @@ def container_network_hides_ranks(job: Job) -> Iterator[Verdict]:
         network = job.setting("container_network", scope)
         names = [text for each in network for text in texts(each.value)]
         if any(isinstance(each.value, Unresolved) for each in network):
-            yield unknown(scope.launch, f"{quoted(network[0])} may choose the network", at=network[0])
+            yield unknown(scope.launch, f"{quoted(network[0])} may contain the network option", at=network[0])
         elif not network or all(name in ("bridge", "default") for name in names):
             is_certain = _is_of_another_host(job, launch)
             yield failed(
                 scope.launch,
-                f"{quoted(claim)} puts the ranks on Docker's bridge, which the other nodes cannot reach.",
+                f"{quoted(claim)} puts the ranks on Docker's bridge network, which other nodes cannot reach.",
                 at=network[0] if network else claim,
                 also=((launch, "over several nodes"),),
                 remedy=_remedy(claim, "--network=host", "network_mode: host"),
@@ -304,10 +304,10 @@ _OWN_ADDRESS = re.compile(r"--ip[ =]")
     "rdma-devices-without-locked-memory",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no container gets InfiniBand devices",
+    otherwise="no container is given InfiniBand devices",
 )
 def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
-    """A container gets InfiniBand devices but may lock almost no memory.
+    """A container is given InfiniBand devices but may lock almost no memory.
 
     What it checks: Where /dev/infiniband is passed to a container, it also gets `--ulimit memlock=-1`,
     `--cap-add=IPC_LOCK` or `--privileged`.
@@ -349,7 +349,7 @@ def rdma_devices_without_locked_memory(job: Job) -> Iterator[Verdict]:
     otherwise="no launch in a container requests InfiniBand",
 )
 def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
-    """A launch over several nodes names InfiniBand adapters, but its container does not get their devices.
+    """A launch over several nodes names InfiniBand adapters, but its container is not given their devices.
 
     What it checks: Where NCCL_IB_HCA names adapters, or NCCL_IB_DISABLE=0 requests them, a `docker run` around a launch
     over several nodes passes `/dev/infiniband` to the container, or is `--privileged`.
@@ -380,15 +380,17 @@ def container_without_rdma_devices(job: Job) -> Iterator[Verdict]:
         node_count, _ = nodes_spanned(job, launch)
         if devices or privileged:
             yield passed(scope.launch)
+        elif certainly_one(node_count):
+            yield not_applicable(scope.launch, "the launch uses one node")
         elif not certainly_several(node_count):
-            yield unknown(scope.launch, "the number of nodes is unknown or 1", at=requests[0])
+            yield unknown(scope.launch, "the launch may use only one node", at=requests[0])
         elif unresolved:
-            yield unknown(scope.launch, f"{quoted(claim)} has options that may give it the devices", at=claim)
+            yield unknown(scope.launch, f"the options of {quoted(claim)} may include the devices", at=claim)
         else:
             yield failed(
                 scope.launch,
-                f"{quoted(requests[0])} requests InfiniBand, but {quoted(claim)} gets no such device,"
-                " so NCCL uses sockets.",
+                f"{quoted(requests[0])} requests InfiniBand, but {quoted(claim)} is given no InfiniBand device, so "
+                "NCCL uses sockets.",
                 at=claim,
                 also=((requests[0], "requested here"), (launch, "over several nodes")),
                 remedy=_remedy(claim, "--device=/dev/infiniband --ulimit memlock=-1", "devices: [/dev/infiniband]"),

@@ -23,7 +23,7 @@ class Accepted(NamedTuple):
 
 
 class Leftover(NamedTuple):
-    """A debugging setting: its values, the severity of leaving it on, and the reason."""
+    """A debugging setting: its values, the severity of leaving it enabled, and the reason."""
 
     name: str
     values: tuple[str, ...]
@@ -32,7 +32,7 @@ class Leftover(NamedTuple):
 
 
 class Contradiction(NamedTuple):
-    """A value of one variable that overrides others, or that belongs to a different network."""
+    """A value of one variable that overrides other variables, or that belongs to a different network."""
 
     name: str
     values: str
@@ -44,7 +44,7 @@ class Contradiction(NamedTuple):
 
 
 class SchedulerVariables(NamedTuple):
-    """The variables of one scheduler; `mistaken` maps common wrong names to the right ones."""
+    """The variables of one scheduler; `mistaken` maps common wrong names to the correct ones."""
 
     of: str
     prefix: str
@@ -54,7 +54,7 @@ class SchedulerVariables(NamedTuple):
 
 @functools.cache
 def instance_gpus(name: str) -> int | None:
-    """Return the number of accelerators of a cloud machine type; None for a type that is not in the table."""
+    """Return the number of accelerators of a cloud machine type; None for an unknown type."""
     machine_type = name.strip().lower().removeprefix("ml.")
     for row in table("instances")["instance"]:
         if re.fullmatch(row["pattern"], machine_type):
@@ -87,7 +87,7 @@ def leftovers() -> tuple[Leftover, ...]:
 
 @functools.cache
 def contradictions(kind: str) -> tuple[Contradiction, ...]:
-    """Return pairs of settings that exclude each other, of the kind `void` or `provider`."""
+    """Return pairs of settings that are mutually exclusive, of the kind `void` or `provider`."""
     return tuple(
         Contradiction(**{key: row[key] for key in Contradiction._fields})
         for row in table("contradictions")["row"]

@@ -1,4 +1,4 @@
-"""Files that cannot be read, or that break their grammar, and configurations that Hydra fails to compose."""
+"""Files that cannot be read or have syntax errors, and configurations that Hydra fails to compose."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
     What it checks: Every file that is named on the command line, or that a file of the job refers to, can be read: it
     exists inside the root, is a regular file below the size limit, and its reader does not crash.
 
-    Why it matters: A file that cannot be read cannot be judged. For a file that you named yourself, silence would look
+    Why it matters: A file that cannot be read cannot be checked. If you named the file yourself, silence would look
     like a pass, so the verdict is incomplete.
 
     Example: `preflight lint train.sbatch` where `train.sbatch` is a broken symbolic link.
 
-    Fix: Correct the path, make the file readable, or leave it out of the selection.
+    Fix: Correct the path, make the file readable, or do not pass it.
 
     Known limits: A missing file that another file refers to may be created at run time: it is listed under coverage and
-    does not change the verdict. It is a warning where a file of a similar name, or of this name in another folder, is
-    there. An existing file that cannot be read is a warning; a selected one is unknown and makes
-    the verdict incomplete.
+    does not change the verdict. It is a warning if a file with a similar name, or with this name in another folder,
+    exists. An existing file that cannot be read is a warning; if it was passed, the result is unknown and the verdict
+    is incomplete.
     """
     for note in job.notes:
         if note.kind is NoteKind.UNREADABLE and not note.required:
@@ -39,7 +39,7 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
                 note.span.path,
                 note.message,
                 at=note,
-                remedy="Correct the path or make the file readable; its content was not judged.",
+                remedy="Correct the path or make the file readable; its content was not checked.",
             )
         elif note.detail is NoteDetail.MISNAMED:
             yield failed(
@@ -59,25 +59,27 @@ def input_unreadable(job: Job) -> Iterator[Verdict]:
 
 @rule("FIL002", "input-malformed", severity=Severity.ERROR)
 def input_malformed(job: Job) -> Iterator[Verdict]:
-    """A file of the job breaks the grammar that its reader expects.
+    """A file of the job has a syntax error.
 
     What it checks: Every JSON configuration and hostfile that a launch uses, and every script, parses in its own
-    format. No line that starts ranks ends in a carriage return, as in a shell script saved with Windows line ends.
+    format. No line that starts ranks ends in a carriage return, as in a shell script that was saved with Windows line
+    endings.
 
-    Why it matters: DeepSpeed and the launchers read these files when the job has already been queued and started, and
-    stop at the first character they cannot read. A shell keeps the carriage return as part of the last word, so the
+    Why it matters: DeepSpeed and the launchers read these files after the job has been queued and started, and stop at
+    the first character that they cannot read. A shell keeps the carriage return as part of the last word, so the
     program's name or its last argument is wrong, and a backslash before the carriage return does not continue the line.
 
     Example: A `ds_config.json` with a missing comma, or a hostfile line `worker-1 slots=eight`.
 
-    Fix: Correct the file at the location that the finding names; line ends with `dos2unix` or `sed -i 's/\\r$//'`.
+    Fix: Correct the file at the location that the finding names; convert line endings with `dos2unix` or `sed -i
+    's/\\r$//'`.
 
-    Known limits: DeepSpeed's own reader forgives a missing comma at the end of a line, comments and single quotes; that
-    is an error where Hugging Face's trainer reads the file, otherwise information. A template (Jinja, Helm, `${VAR}`)
-    is filled in before use: it is unknown, not faulty. A shell or Python file that was read only in part is unknown,
-    because preflight's own grammar may be out of date; a script that a launch starts gets a warning where its
-    indentation is wrong in every version of Python. Windows line ends are only reported where a launch line has one and
-    no comment after it; a checkout that git converted is judged as it is on disk.
+    Known limits: DeepSpeed's own reader accepts a missing comma at the end of a line, comments and single quotes; these
+    are errors if Hugging Face's trainer reads the file, otherwise information. A template (Jinja, Helm, `${VAR}`) is
+    filled in before use: it is unknown, not faulty. A shell or Python file that was read only in part is unknown,
+    because preflight's own grammar may be out of date; a script that a launch starts gets a warning if its indentation
+    is wrong in every version of Python. Windows line endings are reported only if a launch line has one and no comment
+    after it; a checkout that git converted is checked as it is on disk.
     """
     faulty_paths: set[str] = set()
     for note in job.notes:
@@ -93,8 +95,8 @@ def input_malformed(job: Job) -> Iterator[Verdict]:
                 note.span.path,
                 f"{note.span.path}:{note.span.line}: {note.message}.",
                 at=note.span,
-                remedy=f"Save it with Unix line ends: `dos2unix {note.span.path}` or"
-                f" `sed -i 's/\\r$//' {note.span.path}`.",
+                remedy=f"Save it with Unix line endings: `dos2unix {note.span.path}` or `sed -i 's/\\r$//' "
+                f"{note.span.path}`.",
                 run=(command("sed", "-i", r"s/\r$//", note.span.path),),
                 severity=Severity.WARNING if note.detail is NoteDetail.OPTION_VALUE else None,
             )
@@ -125,7 +127,7 @@ def _malformed(job: Job, note: Note) -> Verdict:
         note.span.path,
         note.message,
         at=note,
-        remedy=f"Correct {note.span.path} at this location; nothing that depends on it was judged.",
+        remedy=f"Correct {note.span.path} at this location; nothing that depends on it was checked.",
         severity=None if is_certain else milder_severity,
     )
 
@@ -134,7 +136,7 @@ def _malformed(job: Job, note: Note) -> Verdict:
     "HYD001",
     "hydra-configuration-refused",
     severity=Severity.ERROR,
-    otherwise="no launch has a Hydra configuration in the tree",
+    otherwise="no launch uses a Hydra configuration from the job's files",
 )
 def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
     """Hydra stops before the program starts: an override or a defaults list does not fit the configuration.
@@ -150,7 +152,7 @@ def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
 
     Fix: Correct the key, or write `+key=value` to add it.
 
-    Known limits: Judged only where all files of the configuration are in the tree and the program registers none in its
+    Known limits: Judged only if all files of the configuration are in the tree and the program registers none in its
     code.
     """
     refusals = distinct(job.about("config_refused"))
@@ -175,10 +177,10 @@ def hydra_configuration_refused(job: Job) -> Iterator[Verdict]:
     "hydra-interpolation-leads-nowhere",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no launch has a Hydra configuration in the tree",
+    otherwise="no launch uses a Hydra configuration from the job's files",
 )
 def hydra_interpolation_leads_nowhere(job: Job) -> Iterator[Verdict]:
-    """A value of a Hydra configuration refers to a key that the composed configuration does not have.
+    """A value in a Hydra configuration refers to a key that the composed configuration does not have.
 
     What it checks: Every `${key}` of the composed configuration resolves to a value: the key exists, or the program
     sets it, and the reference is not circular.
@@ -190,13 +192,13 @@ def hydra_interpolation_leads_nowhere(job: Job) -> Iterator[Verdict]:
 
     Fix: Correct the key, or set it.
 
-    Known limits: A program that never reads the value, or sets the key before it does, is not affected. Judged only
-    where all files of the configuration are in the tree.
+    Known limits: A program that never reads the value, or sets the key before it does, is not affected. Judged only if
+    all files of the configuration are in the tree.
     """
     unresolvable = distinct(job.about("config_unresolvable"))
     for claim in unresolvable:
         detail = next(iter(claim.alternatives), ())
-        name, why = detail if isinstance(detail, tuple) and len(detail) == 2 else ("the value", "it does not resolve")
+        name, why = detail if isinstance(detail, tuple) and len(detail) == 2 else ("the value", "it cannot be resolved")
         yield failed(
             claim.scope.launch or claim.span.path,
             f"{why}: the program stops when it reads `{name}`.",

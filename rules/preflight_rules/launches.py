@@ -47,7 +47,7 @@ _PLACEHOLDER = re.compile(r"<.*|\{.*\}|\[.*\]|[A-Z][A-Z0-9_]*|[a-z]+(?:_[a-z]+)+
 
 
 def is_placeholder(word: str) -> bool:
-    """Return whether a word stands for a number: `<n>`, `{rank}`, `N`, `NUM_NODES`, `your_nodes`, `xx`."""
+    """Return whether a word is a placeholder for a number: `<n>`, `{rank}`, `N`, `NUM_NODES`, `your_nodes`, `xx`."""
     return _PLACEHOLDER.fullmatch(word) is not None
 
 
@@ -65,14 +65,14 @@ def is_same_line_again(first: Launch, second: Launch) -> bool:
 
 
 def place_started(launch: Launch) -> Span:
-    """Return the span where the user starts a launch: the call of its script or function, else the launch line."""
+    """Return the span where the user starts a launch: the call of its script or function, or else the launch line."""
     return launch.started_at[0] if launch.started_at else launch.span
 
 
 def waited_between(job: Job, first: Launch, second: Launch) -> bool:
     """Return whether the script waits for the first of two background launches before it starts the second.
 
-    A loop is unrolled: a `wait` at the depth of a start in a loop belongs to each round.
+    A loop is unrolled: a `wait` at the same depth as a start in a loop belongs to each iteration.
     """
     start, next_start = place_started(first), place_started(second)
     waits = [
@@ -90,7 +90,7 @@ def nodes_spanned(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
     """Return the number of nodes in the rank group of one launch, and the claims that give it.
 
     The launcher's own number (`--nnodes`) takes precedence over the scheduler's grant, because a group never spans more
-    nodes. A plain `python` line runs on one node, whatever the grant.
+    nodes. A plain `python` line runs on one node, regardless of the grant.
     """
     required_claims = job.requirement_claims("nodes", launch.scope)
     if required_claims:
@@ -106,13 +106,13 @@ def nodes_spanned(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]]:
 
 
 def certainly_several(value: Value) -> bool:
-    """Return whether every alternative is more than one."""
+    """Return whether all alternatives are greater than one."""
     counts = numbers(value)
     return bool(counts) and all(number > 1 for number in counts)
 
 
 def certainly_one(value: Value) -> bool:
-    """Return whether every alternative is one."""
+    """Return whether all alternatives are one."""
     counts = numbers(value)
     return bool(counts) and all(number == 1 for number in counts)
 
@@ -120,7 +120,7 @@ def certainly_one(value: Value) -> bool:
 def ranks_started(job: Job, scope: Scope) -> tuple[Value, tuple[Claim, ...]]:
     """Return the number of ranks of the whole launch, and the claims that it is computed from.
 
-    The world size if it is set, otherwise nodes x processes per node.
+    This is the world size if it is set, otherwise nodes x processes per node.
     """
     world_sizes = job.setting("world_size", scope)
     if world_sizes:
@@ -150,7 +150,7 @@ def roots(claims: Iterable[Claim]) -> tuple[Claim, ...]:
 
 
 def on_first_node_only(claim: Claim, launch: Launch) -> bool:
-    """Return whether a claim shows that the batch script runs this launch directly, on the first node alone."""
+    """Return whether a claim shows that the batch script runs this launch directly, and so only on the first node."""
     return claim.source in SCHEDULERS and claim.scope.launch == launch.id and "srun" not in launch.wrappers
 
 
@@ -160,7 +160,7 @@ def on_first_node_only(claim: Claim, launch: Launch) -> bool:
 def runs_program(job: Job) -> bool:
     """Return whether the job runs a launch, or a script with a main program.
 
-    A library module is judged through the scripts that use it, not by itself.
+    A library module is judged through the scripts that use it, not on its own.
     """
     return bool(job.launches or job.about("entry_point"))
 
@@ -173,7 +173,7 @@ def started_files(job: Job) -> frozenset[str]:
 
 
 def subject_claims(job: Job, quantity: str) -> Iterator[tuple[str, Claim]]:
-    """Return the claims about a quantity, one for each location, each after its subject."""
+    """Return the claims about a quantity, one per location, each with its subject."""
     return ((subject, claim) for subject, _, _, claim in each_claim(job, quantity))
 
 
@@ -193,7 +193,7 @@ def nodes_of(job: Job, launch: Launch) -> Value:
 
 
 def definitely_on_one_node(job: Job, claim: Claim) -> bool:
-    """Return whether every launch of a script stays on one node."""
+    """Return whether every launch of a script runs on one node."""
     node_counts = [nodes_of(job, launch) for launch in launches_of(job, claim)]
     return bool(node_counts) and all(certainly_one(value) for value in node_counts)
 
@@ -211,7 +211,9 @@ def definitely_one_rank(job: Job, claim: Claim) -> bool:
     return all(certainly_one(ranks_started(job, scope)[0]) for scope in scopes)
 
 
-def not_on_several_ranks(job: Job, subject: str, claim: Claim, reason: str = "no launch runs this") -> Verdict | None:
+def not_on_several_ranks(
+    job: Job, subject: str, claim: Claim, reason: str = "no launch runs this script"
+) -> Verdict | None:
     """Return the verdict on a fault that needs several ranks: passed on one rank, unknown if nothing runs the script.
 
     `reason` explains the unknown verdict. None if several ranks may run the script.

@@ -236,7 +236,7 @@ def test_ranks_that_end_in_the_same_way_are_named_together() -> None:
     found = story.blame(6.2)
     assert found is not None and (found.rank, found.also) == (1, (2,))
     assert "was killed by SIGKILL during" in found.because
-    assert "rank 2 on node2 ended in the same way" in found.because
+    assert "rank 2 on node2 ended the same way" in found.because
 
 
 def test_the_rank_that_notices_a_lost_connection_first_is_not_blamed_for_it() -> None:
@@ -439,7 +439,7 @@ def test_a_chain_whose_end_goes_on_says_on_whom_the_first_gave_up() -> None:
     found = story.blame(14.5)
     assert found is not None and (found.title, found.also) == ("worker 0 on node2", (1, 3))
     assert "gave up on server 1 on node1" in found.because
-    assert "though worker 1 on node3, for which that member waited, continued" in found.because
+    assert "although worker 1 on node3, which that member waited for, continued" in found.because
 
 
 def test_a_member_that_others_gave_up_on_is_not_named_while_it_waits_for_one_of_them() -> None:

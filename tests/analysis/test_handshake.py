@@ -118,7 +118,7 @@ def test_a_surplus_member_is_named() -> None:
         story.hello(number, world_size=2)
     found = story.blame(0.3)
     assert found is not None and found.rank == 2 and found.kind == "mismatch"
-    assert "is one too many: its own configuration has 2 ranks, 0 to 1" in found.because
+    assert "is one too many: its configuration has 2 ranks, 0 to 1" in found.because
 
 
 def test_a_missing_member_is_reported_once_all_others_have_reported() -> None:
@@ -207,13 +207,13 @@ def test_a_column_is_a_server_that_cannot_be_reached() -> None:
 def test_a_row_is_a_worker_that_is_cut_off() -> None:
     found = path(matrix((2, 0), (2, 1)))
     assert (found.title, found.also) == ("worker 2 on node4", ())
-    assert "cannot open the port of any server (servers 0, 1), though they listen" in found.because
+    assert "cannot open the port of any server (servers 0, 1), although they listen" in found.because
 
 
 def test_a_cell_is_the_path_between_two() -> None:
     found = path(matrix((1, 0), result="refused"))
     assert (found.title, found.also) == ("worker 1 on node3", (0,))
-    assert "cannot open the port of server 0 on node0, which listens, and which workers 0, 2 can open" in found.because
+    assert "cannot open the port of server 0 on node0, which listens and which workers 0, 2 can reach" in found.because
 
 
 def test_part_of_a_column_blames_the_server() -> None:

@@ -158,7 +158,7 @@ def test_4_a_file_of_an_unknown_kind(tree: Path, capfd: pytest.CaptureFixture[st
     (tree / "notes.txt").write_text("hello\n")
     assert run_command("lint", str(tree / "notes.txt")) == 4
     out = capfd.readouterr().out
-    assert "notes.txt is not a script, configuration or hostfile" in out
+    assert "notes.txt is not a readable script, configuration or" in out
     assert "NOT JUDGED" in out
 
 
@@ -514,8 +514,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["diagnose", "job"], "did you mean jobs?"),
         (["judge", "jobs/train.sbatch"], "; `preflight check --save FILE` writes one"),
         (["smoke", "--hosts", "a", "--python", "p", "--drill", "kil:rank1"], "did you mean kill?"),
-        (["lint", "--quiet", "-v"], "--quiet and --verbose exclude each other"),
-        (["lint", "--concise", "--statistics"], "exclude each other"),
+        (["lint", "--quiet", "-v"], "--quiet and --verbose are mutually exclusive"),
+        (["lint", "--concise", "--statistics"], "mutually exclusive"),
     ],
 )
 def test_a_typo_gets_a_suggestion(

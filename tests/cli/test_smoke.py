@@ -89,12 +89,15 @@ def test_smoke_checks_declare_the_probes_that_their_plans_read(smoke_options: Sm
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ([], "name the job's files, or give the nodes with --hosts"),
+        ([], "name the job's files, or pass the nodes with --hosts"),
         (["--hosts", "a,b"], "pass --python PATH"),
         (["--hosts", "a", "--python", "python3", "--servers", "2"], "--servers and --workers must be used together"),
-        (["run.sh", "--hosts", "a", "--servers", "2", "--workers", "2"], "only valid without PATHS"),
+        (["run.sh", "--hosts", "a", "--servers", "2", "--workers", "2"], "valid only without PATHS"),
         (["run.sh", "--hosts", "a,b", "--mode", "ssp", "--staleness", "1"], "--mode, --staleness is for parameter"),
-        (["--hosts", "a,b", "--python", "python3", "--geo-steps", "2"], "--servers N --workers M starts some"),
+        (
+            ["--hosts", "a,b", "--python", "python3", "--geo-steps", "2"],
+            "--servers N --workers M starts servers and workers",
+        ),
         (["run.sh", "--hosts", "a,b", "--backup"], "--backup is for parameter servers"),
         (
             ["--hosts", "a", "--python", "p", "--servers", "1", "--workers", "1", "--backup", "--mode", "sync"],
@@ -128,7 +131,7 @@ def test_unreachable_nodes_make_the_smoke_run_incomplete_with_the_reason(folder:
 
 def test_smoke_needs_a_job_in_its_paths(folder: Path) -> None:
     (folder / "empty").mkdir()
-    with pytest.raises(UsageError, match="no launch script or configuration was recognised"):
+    with pytest.raises(UsageError, match="no launch script or configuration was recognized"):
         api.smoke(["empty"], RunOptions(hosts="a", executor="local", python=sys.executable))
 
 

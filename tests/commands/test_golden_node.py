@@ -53,7 +53,7 @@ def test_a_saved_node_is_a_profile(file: Path) -> None:
 
 def test_a_node_is_chosen_by_its_name(file: Path) -> None:
     assert profile_of(f"{file}:local0") == tuple(profile_of(str(file)) or ())
-    with pytest.raises(UsageError, match="node9: no node of this name answered in the recording; answered: local0"):
+    with pytest.raises(UsageError, match="no facts from a node of this name, only from local0"):
         profile_of(f"{file}:node9")
 
 
@@ -68,7 +68,7 @@ def test_a_misspelt_file_is_not_taken_for_a_node(tmp_path: Path) -> None:
 
 def test_another_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text("{}")
-    with pytest.raises(UsageError, match="not a recording"):
+    with pytest.raises(UsageError, match="not a readable recording"):
         profile_of(str(tmp_path / "x.json"))
 
 

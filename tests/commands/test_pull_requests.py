@@ -73,7 +73,7 @@ def test_fixed_findings_are_counted_once() -> None:
 
 def test_what_was_not_judged_is_said() -> None:
     body = comment(ChangeReport(replace(everything(), findings=())), KEY).body
-    assert "not everything was judged" in body and "<h4>Not judged</h4>" in body
+    assert "not everything was checked" in body and "<h4>Not judged</h4>" in body
 
 
 def test_what_does_not_fit_is_counted_and_the_plan_stays() -> None:
@@ -83,7 +83,9 @@ def test_what_does_not_fit_is_counted_and_the_plan_stays() -> None:
     many = ChangeReport(report, plans=(JobChange("job", (Change("torchrun", "size", "1", "2"),)),))
     for size in (10_000, 65_000):
         body = comment(many, KEY, max_characters=size).body
-        assert len(body) <= size and "more that do not fit here" in body and "<code>torchrun</code>" in body
+        assert (
+            len(body) <= size and "more that do not fit into this comment" in body and "<code>torchrun</code>" in body
+        )
         check_comment(body)
 
 
@@ -152,10 +154,10 @@ def served() -> Iterator[RestClient]:
 def test_odd_answers_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("no_proxy", "*")
     with served() as client:
-        with pytest.raises(PlatformError, match="answered 302"):
+        with pytest.raises(PlatformError, match="returned 302"):
             client.request("GET", "/redirect")
         assert not [line for line in _Odd.seen if line.startswith("/elsewhere")]
-        with pytest.raises(PlatformError, match=r"answered 500: \\x1b\[31mbroken"):
+        with pytest.raises(PlatformError, match=r"returned 500: \\x1b\[31mbroken"):
             client.request("GET", "/error")
         with pytest.raises(PlatformError, match="not JSON"):
             client.request("GET", "/text")
@@ -163,7 +165,7 @@ def test_odd_answers_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
             list(client.pages("/endless"))
         with pytest.raises(PlatformError, match="expected a list"):
             list(client.pages("/object"))
-    with pytest.raises(PlatformError, match="does not answer"):
+    with pytest.raises(PlatformError, match="does not respond"):
         client.request("GET", "/list")
 
 
@@ -172,7 +174,7 @@ def test_odd_answers_are_errors(monkeypatch: pytest.MonkeyPatch) -> None:
     ["http://api.example", "ftp://a", "file:///etc/passwd", "", "https://", "https://a@b/", "https://a/?x"],
 )
 def test_a_token_goes_to_no_other_address(address: str) -> None:
-    with pytest.raises(PlatformError, match="is not the address of an API"):
+    with pytest.raises(PlatformError, match="is not a valid API address"):
         RestClient(address, {})
 
 
@@ -181,7 +183,7 @@ def test_a_token_goes_to_no_other_address(address: str) -> None:
     [
         ({"GITHUB_TOKEN": ""}, "GITHUB_TOKEN is not set"),
         ({"GITHUB_REPOSITORY": "a/b/../c"}, "expected OWNER/NAME"),
-        ({"GITHUB_EVENT_PATH": ""}, "not about a pull request"),
+        ({"GITHUB_EVENT_PATH": ""}, "not a pull request workflow"),
         ({"GITHUB_EVENT_PATH": "/nowhere"}, "cannot be read"),
     ],
 )
@@ -194,7 +196,7 @@ def test_without_a_pull_request(changes: dict[str, str], why: str) -> None:
 def test_without_a_merge_request() -> None:
     with pytest.raises(PlatformError, match="PREFLIGHT_COMMENT_TOKEN is not set"):
         GitLab({})
-    with pytest.raises(PlatformError, match="not about a merge request"):
+    with pytest.raises(PlatformError, match="not a merge request pipeline"):
         GitLab({"PREFLIGHT_COMMENT_TOKEN": "x", "CI_MERGE_REQUEST_IID": "1/../2", "CI_MERGE_REQUEST_PROJECT_ID": "1"})
 
 
@@ -303,7 +305,7 @@ def test_the_command(git: Git, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     assert "the change since HEAD touches none of 2 jobs" in capfd.readouterr().out
     (tmp_path / "good" / "run.sh").write_text(f"#!/bin/bash\n{LOOPBACK}")
     assert run(["lint", "--since", "HEAD"]) == 1
-    assert "only what is new since HEAD" in capfd.readouterr().out
+    assert "only findings that are new since HEAD" in capfd.readouterr().out
     assert run(["lint", "--since", "HEAD", "-o", "json"]) == 1
     since = json.loads(capfd.readouterr().out)["configuration"]["since"]
     assert since["changed"] == ["good/run.sh"]

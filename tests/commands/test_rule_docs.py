@@ -32,7 +32,7 @@ def test_a_rule_has_one_line_if_it_fits() -> None:
 def test_paragraphs_and_headings_are_separate() -> None:
     page = explanation("GPU001", width=60)
     assert "\n\nWhat it checks: Processes per node are" in page
-    assert page.startswith("GPU001 more-processes-than-gpus\nrule: reads files only")
+    assert page.startswith("GPU001 more-processes-than-gpus\nrule: reads only files")
 
 
 # The pages about rules: complete, linked, and, where committed, equal to the docstrings.

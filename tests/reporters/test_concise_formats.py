@@ -151,7 +151,7 @@ def test_the_first_line_counts_more_than_github_shows() -> None:
     rule = make_rule(lambda _: [failed(f"run.sh:{n}", f"wrong {n}", at=span(line=n), remedy="-") for n in range(1, 13)])
     found = commands(GITHUB_REPORTER.render(judged(make_recording(job()), [rule]), Style()))
     assert len(found) == 13
-    assert found[0].message == "12 errors; GitHub shows 10 of each kind; the log has all"
+    assert found[0].message == "12 errors; GitHub shows 10 of each kind; the log contains all"
 
 
 def test_quoted_text_cannot_start_a_command() -> None:
@@ -221,7 +221,7 @@ def test_every_status_has_its_place() -> None:
     cases = parsed(everything())
     kinds = {name: [(type(r).__name__, r.type, r.message) for r in case.result] for name, case in cases.items()}
     assert kinds == {
-        "preflight verdict": [("Failure", "no-go", "no-go: findings make it no-go")],
+        "preflight verdict": [("Failure", "no-go", "no-go: findings make the verdict no-go")],
         "preflight.lint.TST001 fault-tst001 (run.sh:3)": [("Failure", "error", "4 but 2")],
         "preflight.lint.TST002 fault-tst002 (run.sh:9)": [
             ("Skipped", "suppressed", "suppressed by comment: tried, works here (quiet)")

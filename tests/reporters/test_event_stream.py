@@ -203,7 +203,7 @@ def test_an_unwritable_target_is_rejected_immediately(
 
 def test_standard_output_takes_events_or_a_report(tree: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main.run(["lint", "run.sh", "--events", "-", "-o", "text"]) == 2
-    assert "--events - writes to standard output" in capfd.readouterr().err
+    assert "--events - uses standard output" in capfd.readouterr().err
 
 
 def test_each_line_is_flushed_before_the_run_continues(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import preflight_rules
 from preflight.plugins import registry
 from preflight_rules import PACK
+from tests.rules.rule_builders import RUN_TIME, claim, job, judged
 
 RULES = registry.rules()
 
@@ -35,3 +36,9 @@ def test_the_pack_names_modules_and_imports_none() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout.split() == ["[]", "set()"]
     assert "preflight_rules.launch.world" in PACK.items
+
+
+def test_unknown_slots_are_reported_with_the_reason() -> None:
+    (rule,) = (rule for rule in RULES if rule.meta.id == "HST002")
+    (outcome,) = judged(rule, [job(claim("host_slots", RUN_TIME, "hostfile:2", "slots=$N"))])
+    assert outcome.reason.endswith("is unknown: something only run time knows")

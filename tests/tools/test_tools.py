@@ -15,7 +15,7 @@ from preflight._util import toml
 from preflight.engine import report
 from preflight.sources.tables import FOLDER, Row, load_table, parse_table
 from preflight_checks.plans import table
-from tools import fields, walk
+from tools import report_fields, walk
 from tools.compare_verdicts import ROOT, Answer, answers, differences
 from tools.oracle import frameworks
 from tools.oracle.cases import Change, Verdict, read, write
@@ -224,11 +224,11 @@ def test_differences_are_told_apart() -> None:
 
 
 def test_the_committed_page_is_the_generated_one() -> None:
-    assert fields.PAGE.read_text() == fields.page(), "a docstring changed: run `make docs`"
+    assert report_fields.PAGE.read_text() == report_fields.page(), "a docstring changed: run `make docs`"
 
 
 def test_every_field_has_a_description() -> None:
-    for one in fields.documented():
+    for one in report_fields.documented():
         assert one.about, one.title
         for name, kind, said in one.fields:
             assert kind and said, f"{one.kind.__module__}.{one.kind.__name__} does not say what {name} is"
@@ -236,14 +236,14 @@ def test_every_field_has_a_description() -> None:
 
 def test_everything_in_the_schema_is_on_the_page() -> None:
     schema = report.schema()
-    known = {frozenset(name for name, _, _ in one.fields) for one in fields.documented()}
+    known = {frozenset(name for name, _, _ in one.fields) for one in report_fields.documented()}
     for title, definition in {"report": schema, **schema["$defs"]}.items():
         if "properties" in definition:
             assert frozenset(definition["properties"]) in known, title
 
 
 def test_every_link_leads_to_a_heading() -> None:
-    page = fields.page()
+    page = report_fields.page()
     headings = {heading.lower().replace(" ", "-") for heading in re.findall(r"^## (.*)$", page, re.MULTILINE)}
     assert set(re.findall(r"\]\(#([a-z-]+)\)", page)) <= headings
 

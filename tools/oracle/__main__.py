@@ -18,8 +18,8 @@ from tools.oracle.frameworks.base import Framework
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.oracle", description=__doc__.splitlines()[0])
     parser.add_argument("framework", choices=frameworks.names())
-    parser.add_argument("--cases", type=int, default=600, help="changed configurations that are drawn")
-    parser.add_argument("--seed", type=int, default=1, help="of the drawing")
+    parser.add_argument("--cases", type=int, default=600, help="number of changed configurations to draw")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the random choice")
     given = parser.parse_args()
     framework = frameworks.find(given.framework)
     verdicts = list(_judged(framework, list(framework.cases(given.cases, given.seed))))

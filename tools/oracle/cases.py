@@ -40,7 +40,7 @@ class Case:
     """The files of one job.
 
     Args:
-        form: the format of the configuration: `script`, `yaml`, `flags`, `file`.
+        config_format: the format of the configuration: `script`, `yaml`, `flags`, `file`.
         files: the text of each file by its path.
         command: the words of the launch line as the framework's program gets them; empty if it gets none.
         changes: the differences from the valid configuration; empty for that one itself.
@@ -48,7 +48,7 @@ class Case:
     """
 
     framework: str
-    form: str
+    config_format: str
     files: dict[str, str]
     command: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
@@ -57,7 +57,7 @@ class Case:
     @property
     def id(self) -> str:
         """Return a name that depends only on the content."""
-        content = json.dumps([self.framework, self.form, self.files, self.command], sort_keys=True)
+        content = json.dumps([self.framework, self.config_format, self.files, self.command], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 

@@ -56,7 +56,8 @@ def asked(framework: Framework, cases: Sequence[Case]) -> dict[str, tuple[str, s
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "cases.jsonl", Path(folder) / "said.jsonl"
         rows = (
-            {"id": case.id, "form": case.form, "files": case.files, "command": list(case.command)} for case in cases
+            {"id": case.id, "config_format": case.config_format, "files": case.files, "command": list(case.command)}
+            for case in cases
         )
         source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         FOLDER.mkdir(parents=True, exist_ok=True)
@@ -67,6 +68,6 @@ def asked(framework: Framework, cases: Sequence[Case]) -> dict[str, tuple[str, s
                 ["nice", "-n", "19", *program], stdout=out, stderr=out, check=False, timeout=_VALIDATOR_TIMEOUT_S
             )
         if done.returncode != 0:
-            raise RuntimeError(f"the validator of {framework.name} ended with {done.returncode}; see {log}")
+            raise RuntimeError(f"the validator of {framework.name} exited with {done.returncode}; see {log}")
         found = (json.loads(line) for line in target.read_text(encoding="utf-8").splitlines())
         return {row["id"]: (row["message"], row["here"]) for row in found}

@@ -123,10 +123,8 @@ def names() -> tuple[str, ...]:
 def main() -> None:
     """Print the table, or the missed refusals among the learnt cases."""
     parser = argparse.ArgumentParser(prog="python -m tools.oracle.score", description=__doc__.splitlines()[0])
-    parser.add_argument("frameworks", nargs="*", help="without one, all")
-    parser.add_argument(
-        "--misses", action="store_true", help="list what is missed and what is wrong, learnt cases only"
-    )
+    parser.add_argument("frameworks", nargs="*", help="default: all")
+    parser.add_argument("--misses", action="store_true", help="list missed and wrong findings, only for learnt cases")
     given = parser.parse_args()
     if not given.misses:
         print(
@@ -158,12 +156,14 @@ def _print_misses(rows: list[Answer]) -> None:
         verdict = row.verdict
         blamed = [f"{c.key} {c.kind} {c.value!r}" for n, c in enumerate(verdict.case.changes) if n in verdict.blamed]
         if verdict.refused and not row.found:
-            print(f"MISSED {verdict.case.id} {verdict.case.form} {verdict.message[:160]} <- {'; '.join(blamed)}")
+            print(
+                f"MISSED {verdict.case.id} {verdict.case.config_format} {verdict.message[:160]} <- {'; '.join(blamed)}"
+            )
             for error in row.errors:
                 print(f"    but {error.id} at {error.locations[0].path}:{error.locations[0].line}")
         if row.contradictions:
             changes = "; ".join(f"{c.key} {c.kind} {c.value!r}" for c in verdict.case.changes)
-            print(f"WRONG {verdict.case.id} {verdict.case.form} <- {changes}")
+            print(f"WRONG {verdict.case.id} {verdict.case.config_format} <- {changes}")
             for error in row.errors:
                 print(f"    {error.id} at {error.locations[0].path}:{error.locations[0].line}: {error.message}")
 

@@ -1,1 +1,1 @@
-"""Measurements as charts, and as numbers that are kept from run to run: one module for each subject."""
+"""Measurements as charts, and as numbers that are kept from run to run, with one module per subject."""

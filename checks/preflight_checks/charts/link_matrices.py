@@ -26,8 +26,8 @@ State = Literal["ok", "bad", "unknown"]
 #: In a large fleet every bad link is marked, and a sample of the others up to this many marks in all.
 MAX_MARKS = 16_000
 _OTHER_ADDRESS, _OTHER_MACHINE, _NO_CARRIER = (
-    "the name resolves to another address there",
-    "another machine responds to this address",
+    "the name resolves to a different address there",
+    "a different machine responds at this address",
     "an interface lost its carrier meanwhile",
 )
 _LATENCY, _BANDWIDTH = ("late", "unsteady"), ("slow", "lossy", "narrow")
@@ -50,8 +50,8 @@ def links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Matrix]:
         states = [direction.state for direction in connected.values()]
         note = (
             f"Of {counted(len(fleet.nodes) * (len(fleet.nodes) - 1), 'direction')} between "
-            f"{counted(len(fleet.nodes), 'node')} {len(states)} were tried over TCP: "
-            f"{states.count('ok')} are open, {states.count('bad')} are not, {states.count('unknown')} are unknown"
+            f"{counted(len(fleet.nodes), 'node')}, {len(states)} were tried over TCP: {states.count('ok')} are open, "
+            f"{states.count('bad')} are not, {states.count('unknown')} are unknown"
         )
         yield _matrix("links.reach", "Reachability", note, "", fleet, connected)
     measured, missing = judged_directions(facts), _unmeasured_pairs(facts)
@@ -83,7 +83,7 @@ def _matrix(id: str, title: str, note: str, unit: str, fleet: Fleet, directions:
 
 
 def _direction_by_pair(facts: Facts) -> dict[Pair, _Direction]:
-    """Return every dialled pair. A pair is bad if one of its ports fails."""
+    """Return every pair that was tried. A pair is bad if one of its ports fails."""
     known = dial_evidence(facts)
     by_pair = grouped((cell.pair, cell) for cell in known.every)
     found = {
@@ -97,10 +97,10 @@ def _direction_by_pair(facts: Facts) -> dict[Pair, _Direction]:
         **{id(cell): _NO_CARRIER for cell in known.no_carrier},
         **{id(cell): _status_text(cell) for cell in known.failing if cell.result.status in NOT_TRIED},
     }
-    return found | {pair: _connection(cells, inconclusive) for pair, cells in by_pair.items()}
+    return found | {pair: _direction_of(cells, inconclusive) for pair, cells in by_pair.items()}
 
 
-def _connection(cells: Sequence[Cell[Target]], inconclusive: Mapping[int, str]) -> _Direction:
+def _direction_of(cells: Sequence[Cell[Target]], inconclusive: Mapping[int, str]) -> _Direction:
     if all(cell.result.status == "ok" for cell in cells):
         return _OPEN
     bad = [cell for cell in cells if cell.result.status != "ok" and id(cell) not in inconclusive]
@@ -143,14 +143,14 @@ def _rate_gbps(item: JudgedDirection) -> float | None:
 
 
 def _direction(item: JudgedDirection, kinds: Sequence[str], value: float | None) -> _Direction:
-    """Return one direction as the link checks judge these `kinds` of measurements."""
+    """Return one direction, as the link checks evaluate measurements of these `kinds`."""
     wrong = [kind for kind in kinds if kind in item.kinds]
     if wrong:
         return _Direction("bad", value, ", ".join(wrong))
     if any(kind in item.inconclusive for kind in kinds):
         return _Direction("unknown", value, "inconclusive: host busy")
     if any(kind in item.unconfirmed for kind in kinds):
-        return _Direction("unknown", value, "an outlier once, not measured again")
+        return _Direction("unknown", value, "an outlier that was not measured again")
     return _Direction("ok", value) if value is not None else _Direction("unknown", None, "no transfer completed")
 
 
@@ -165,7 +165,7 @@ def _unmeasured_pairs(facts: Facts) -> dict[Pair, _Direction]:
 
 
 def _coverage_text(directions: Mapping[Pair, _Direction], fleet: Fleet) -> str:
-    """Return how many of all pairs were measured, as the note of a chart."""
+    """Return the number of measured pairs out of all pairs, as a note on a chart."""
     pairs = len({frozenset(pair) for pair in directions})
     return f"measured between {pairs} of {len(fleet.nodes) * (len(fleet.nodes) - 1) // 2} pairs of nodes"
 

@@ -1,4 +1,4 @@
-"""Charts of nodes: what each one has, and which differ; and the cells that all charts share."""
+"""Charts of nodes (their properties and differences), and the cells that all charts share."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _value(values: Mapping[str, CellValue], node: str) -> Value | None:
 
 
 def values_by_node(facts: Facts, probe: Callable[..., T], read: Callable[[T], CellValue]) -> dict[str, CellValue]:
-    """Return by node what `read` makes of its fact, or why the fact is missing; only for requested nodes."""
+    """Return the result of `read` for each requested node's fact, or why the fact is missing."""
     found: dict[str, CellValue] = {}
     for row in facts.each(probe):
         value = read(row.fact.value) if isinstance(row.fact, Observed) else CellValue(None, row.fact.reason)
@@ -165,7 +165,7 @@ def _equal_memory(first: float, second: float) -> bool:
 
 
 def _cores(job: Job, facts: Facts) -> Mapping[str, CellValue]:
-    """Return the cores that ranks may use, or those that are online if the ranks' context was not examined."""
+    """Return the cores that ranks may use, or the online cores if the ranks' context was not examined."""
 
     def usable_cores_cell(value: Limits) -> CellValue:
         cores = usable_cores(value)
@@ -244,22 +244,22 @@ def _note(nodes: int, observed: Mapping[str, Installed], equal_count: int, more:
     if not observed:
         return f"Versions on {counted(nodes, 'node')}; versions that differ from most nodes are marked."
     reporting = f"{len(observed)} of {counted(nodes, 'node')}"
-    summary = f"{counted(equal_count, 'further package')} of {reporting} are the same everywhere"
+    summary = f"{counted(equal_count, 'more package')} of {reporting} are the same everywhere"
     if more > 0:
         summary += f", {more} more differ and are not listed"
     elif len({value.digest for value in observed.values()}) > 1 and not _lists_all(observed):
-        summary += ", and some that nodes report only as a digest differ"
+        summary += ", and some differ that nodes report only as a digest"
     return f"{summary}; versions that differ from most nodes are marked."
 
 
 def _lists_all(observed: Mapping[str, Installed]) -> bool:
-    """Return whether the listed packages account for every difference between the digests of all packages."""
+    """Return whether the listed packages explain every difference between the digests of all packages."""
     lists = {tuple(sorted(value.distributions.items())) for value in observed.values()}
     return len(lists) == len({value.digest for value in observed.values()})
 
 
 def _components(job: Job, facts: Facts) -> Iterator[tuple[str, Mapping[str, CellValue]]]:
-    """Yield the components that have a column even if their version is the same on all nodes."""
+    """Yield the components that get a column even if their version is the same on all nodes."""
     own = values_by_node(facts, installed, lambda value: CellValue(value.python))
     yield "python", {**own, **values_by_node(facts, packages, lambda value: CellValue(value.python))}
     listed = facts.observed(packages)
@@ -349,7 +349,7 @@ _RDMA_COUNTERS = {
 
 
 def measure_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Measurements]:
-    """Yield the measurements of each node alone. A quantity that no node reports is left out."""
+    """Yield the measurements of each node by itself. A quantity that no node reports is left out."""
     records = [record for record in fleet.records if not record.problem]
     yield from node_measurements("agent_round_trip", {record.node.name: record.round_trip_s for record in records})
     offsets = {record.node.name: record.clock_offset_s for record in records if record.clock_offset_s is not None}

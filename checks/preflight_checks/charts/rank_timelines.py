@@ -1,4 +1,4 @@
-"""The training run as charts and as numbers: what every rank did when, and how fast each computes on its own."""
+"""The training run as charts and as numbers: the activities of each rank, and how fast it computes on its own."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def steps(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Timeline]:
     notable = {f"rank {item.rank}" for item in _paces(job, facts).named}
     kept = sample_of(lanes, MAX_LANES, lambda lane: lane.subject not in ended or lane.subject in notable)
     began_s = min(lane.spans[0].began_s for lane in lanes)
-    note = f"Activities of {len(members)} processes of the run, on one clock; {len(ended)} completed"
+    note = f"Activities of {len(members)} processes of the run on a common time axis; {len(ended)} completed"
     if len(kept) < len(lanes):
         note += f"; {len(kept)} are shown, failed and slow ones first"
     shown = tuple(_since(began_s, lane) for lane in kept)
@@ -83,17 +83,17 @@ def stragglers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
     ]
     if not bars:
         return
-    note = f"Time that {len(bars)} ranks take for the same work without communication, the better of two tries"
+    note = f"Time that {len(bars)} ranks need for the same work without communication, the better of two tries"
     if len(paces.reports) < MIN_RANKS:
-        note += f"; fewer than {MIN_RANKS} ranks are too few for a comparison"
+        note += f"; with fewer than {MIN_RANKS} ranks there is no comparison"
     kept = sample_of(bars, MAX_BARS, lambda bar: bar.odd)
     if len(kept) < len(bars):
         note += f"; {len(kept)} are shown, slow ones first"
-    yield Bars("smoke.stragglers", "Pace of the ranks", f"{note}.", "ms", kept)
+    yield Bars("smoke.stragglers", "Speed of the ranks", f"{note}.", "ms", kept)
 
 
 def pace_of_ranks(job: Job, facts: Facts) -> Iterator[tuple[str, float]]:
-    """Yield the node and the pace in seconds of each rank that was timed: the best of its measurement windows."""
+    """Yield the node and the speed of each timed rank, in seconds: the best of its measurement windows."""
     for node, report in _paces(job, facts).reports:
         times = [time for window in report.windows if (time := computing_s(window)) is not None]
         if times:
@@ -144,7 +144,7 @@ def _worker_step_s(report: WorkerReport) -> float | None:
 
 
 def _paces(job: Job, facts: Facts) -> Paces:
-    """Return the pace of each rank, as the straggler check computes it."""
+    """Return the speed of each rank, as the straggler check computes it."""
     group = group_of(job)
     seen = (row for row in facts.each(run_rank) if row.asked.group == group)
     return paces_of((row.node, row.fact.value) for row in seen if isinstance(row.fact, Observed))

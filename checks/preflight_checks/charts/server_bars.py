@@ -15,8 +15,8 @@ from reference_trainer.ps.partition import overloaded
 
 #: The row of processes whose address belongs to no node, or to several.
 NOWHERE = "no known node"
-_UNPLACED = "its address belongs to no node, or to several"
-_UNSIZED = "the files do not state the sizes of the parameters"
+_UNPLACED = "its address belongs to no node or to several nodes"
+_UNSIZED = "the files do not give the parameter sizes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,11 @@ def _parts(job: Job, fleet: Fleet, facts: Facts) -> tuple[Sequence[_Part], str]:
         return [
             *placed(placement.servers, SERVER),
             *placed(placement.trainers, "trainer"),
-        ], "according to the addresses of the nodes"
+        ], "according to the node addresses"
     started = processes(job, fleet, facts)
     if isinstance(started, str):
         return (), ""
-    return [_Part(f"{p.kind} {p.index}", p.kind, p.node.name) for p in started], "as the training run starts them"
+    return [_Part(f"{p.kind} {p.index}", p.kind, p.node.name) for p in started], "as started by the training run"
 
 
 def _held_bytes(job: Job, facts: Facts, servers: int) -> tuple[Sequence[int], str]:
@@ -81,7 +81,7 @@ def _held_bytes(job: Job, facts: Facts, servers: int) -> tuple[Sequence[int], st
     expected = shares(job, servers)
     if expected is not None:
         kept = f", with {counted(expected.slots, 'optimizer value')} for each parameter" if expected.slots else ""
-        return expected.held, f"what a server will hold, by the sizes in the files{kept}"
+        return expected.held, f"what a server will hold, according to the sizes in the files{kept}"
     from preflight_checks.smoke.server_run import server_run_of
 
     held_bytes = {
@@ -91,7 +91,7 @@ def _held_bytes(job: Job, facts: Facts, servers: int) -> tuple[Sequence[int], st
         return (), ""
     return [
         held_bytes[index] for index in range(servers)
-    ], "what each server of the training run held of its small model"
+    ], "what each server held in the training run with a small model"
 
 
 def holdings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
@@ -105,7 +105,7 @@ def holdings(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Bars]:
         Bar(part.label, part.node or NOWHERE, float(own), index in heavy, "more than twice the mean" * (index in heavy))
         for index, (part, own) in enumerate(zip(servers, bytes_by_server, strict=True))
     )
-    note = f"{source_text[0].upper()}{source_text[1:]}, for each of {counted(len(bars), 'server')}."
+    note = f"{source_text[0].upper()}{source_text[1:]}, for {counted(len(bars), 'server')}."
     yield Bars("servers.bytes", "Data held by each server", note, "bytes", bars)
 
 

@@ -1,4 +1,4 @@
-"""Checks that every node has the same copy of the job's files, down to the settings that differ."""
+"""Checks that every node has the same copy of the job's files, down to individual settings."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from preflight_checks.requirements import fold, known_int, nodes_share_machine, 
 _ABSENT = "the job context cannot be entered"
 _TOO_OLD = "is older than Python 3.8"
 #: The head's words about ranks in a container (`preflight.runner.preparation`).
-_IN_CONTAINER, _OUTSIDE = "the ranks run in the container", "outside of the container"
+_IN_CONTAINER, _OUTSIDE = "the ranks run in the container", "outside the container"
 
 
 #: Packages that ranks exchange data with or compute with in lockstep: another version on one node can stop or distort
@@ -73,13 +73,14 @@ def plan_installed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks' interpreter can be started on every node, in their directory and after their setup lines.
 
-    What it checks: each node enters the job's interpreter, working directory and setup lines, the way a rank starts.
+    What it checks: each node runs the setup lines and starts the job's interpreter in the working directory, like a
+    rank.
 
     Why it matters: the failing node logs the error only locally and exits; all others wait for that node.
 
-    Example: /opt/conda is mounted on three nodes of four; python3 is 3.6 on an old one.
+    Example: /opt/conda is mounted on three nodes of four; python3 is 3.6 on an old node.
 
-    Fix: install the interpreter there, mount the file system that contains it, or name another one.
+    Fix: install the interpreter there, mount the file system that contains it, or name another interpreter.
 
     Known limits: nothing is tried if the ranks' interpreter is unknown (no --python, no --trust-job). A container is
     not entered: the verdict is then incomplete, or with --python the host is examined, which is stated.
@@ -107,7 +108,7 @@ def ranks_cannot_start(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         yield unknown(f"the ranks' interpreter on {fold(nodes)}", reason, nodes=nodes, required=required)
     outside = [row.node for row in everywhere if isinstance(row.fact, Observed) and _OUTSIDE in row.provenance]
     if outside:
-        reason = "the interpreter of --python was examined on the host, and the job starts its ranks in a container"
+        reason = "the interpreter of --python was examined on the host, but the job starts its ranks in a container"
         yield unknown(f"the container of the ranks on {fold(outside)}", reason, nodes=outside)
     elif everywhere and not closed and not reasons:
         yield passed(f"the ranks' interpreter on {len(everywhere)} nodes")
@@ -134,8 +135,8 @@ def _entry_finding(job: Job, reason: str, failures: list[_EntryFailure], *, ever
         for claim in job.value_claims(quantity, scope)
     )
     detail = failures[0].detail.strip().splitlines()
-    others = "" if everywhere else ", but they can on the other nodes"
-    remedy = "Install Python 3.8 or newer on {}, the version of the other nodes, or name another interpreter."
+    others = "" if everywhere else ", but on the other nodes they can"
+    remedy = "On {}, install the Python version of the other nodes, 3.8 or newer, or name another interpreter."
     if _TOO_OLD not in reason:
         remedy = "Mount or install the missing file on {}, or correct its path."
     return failed(
@@ -176,15 +177,15 @@ def framework_comes_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     What it checks: the time to read 120 modules and libraries of torch or paddle on each node, compared with the
     fleet's median and with 2.5 seconds.
 
-    Why it matters: ranks import thousands of files at once. On a slow shared file system this takes minutes and differs
-    between nodes; the first ranks reach the rendezvous timeout.
+    Why it matters: ranks import thousands of files at the same time. On a slow shared file system, this takes minutes
+    and differs between nodes; the first ranks reach the rendezvous timeout.
 
     Example: a conda environment in a home directory on NFS.
 
     Fix: put the environment on the nodes' own disks, into a container image, or pack it into one file that is unpacked
     there.
 
-    Known limits: cached files load fast now and slowly after a restart. A busy node is slow, too, so this is only a
+    Known limits: cached files load fast now but slowly after a restart. A busy node is also slow, so this is only a
     warning.
     """
     observed = yield from known_facts(facts, read_cost, "start of the framework")
@@ -196,7 +197,7 @@ def framework_comes_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     if busy:
         load = max(value.load_per_core or 0.0 for value in busy.values())
         yield unknown(
-            f"start of the framework on {fold(busy)}", f"it was slow, but the node is busy (load {load:.1f} a core)"
+            f"start of the framework on {fold(busy)}", f"it was slow, but the node is busy (load {load:.1f} per core)"
         )
     if not slow and len(busy) < len(observed):
         yield passed(f"start of the framework on {len(observed) - len(busy)} nodes")
@@ -241,7 +242,7 @@ def _slow_nodes(observed: Mapping[str, ReadCost]) -> dict[str, ReadCost]:
 )
 @only_if(has_launches, "import of the framework", "the job starts no ranks")
 def framework_imports_slowly(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Importing the framework works on every node, and takes about equally long.
+    """Importing the framework works on every node, and takes about the same time.
 
     What it checks: `import torch` (or paddle ...) in the ranks' context, once on each node.
 
@@ -309,8 +310,8 @@ _MIN_AGREEING = 2
 class _Wanted:
     """A file of the job.
 
-    `on_all_nodes`: every node needs it, not only the launcher's. `starts_ranks`: it starts ranks and may contain its
-    node's name. `read_on_each`: each node reads its own copy.
+    `on_all_nodes`: whether every node needs it, not only the launcher's. `starts_ranks`: whether it starts ranks, and
+    so may contain its node's name. `read_on_each`: whether each node reads its own copy.
     """
 
     name: str
@@ -366,12 +367,12 @@ def _incomparable_verdicts(job: Job, fleet: Fleet, facts: Facts, subject: str) -
     yield from blind
     observed = facts.observed(copies)
     if not observed and not blind:
-        yield unknown(subject, "no node examined its copies")
+        yield unknown(subject, "no node compared its copies of the files")
     elif observed and not any(copy.path for value in observed.values() for copy in value.copies):
         directory = next(iter(observed.values())).directory
         yield unknown(
             subject,
-            f"no node has any of the job's files in {directory}; set the right one with --directory",
+            f"no node has any of the job's files in {directory}; pass the correct directory with --directory",
             required=False,
         )
 
@@ -398,17 +399,17 @@ def differing_settings(item: Mapping[str, Copy], *, starts_ranks: bool) -> dict[
 
 @check("BAT030", "sizes-differ-between-nodes", plan=_plan, severity=Severity.ERROR)
 def sizes_differ_between_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Batch sizes, world sizes and the like are the same in every node's own copy of the job's files.
+    """Batch sizes, world sizes and the like are the same in every node's copy of the job's files.
 
-    What it checks: the numbers that each node's copy of the configuration, start script and training script names;
-    a finding shows both values and the samples per step that follow from them.
+    What it checks: the numbers in each node's copy of the configuration, start script and training script; a finding
+    shows both values and the samples per step that follow from them.
 
     Why it matters: ranks with a different batch size run a different number of steps, and the last collective waits
     forever; ranks with a different world size never connect, or divide the data differently.
 
     Example: `train_micro_batch_size_per_gpu` is 8 in ds_config.json on node3 and 4 on the others.
 
-    Fix: copy the file to the odd node again, or keep it on a shared file system.
+    Fix: copy the file to the differing node again, or keep it on a shared file system.
 
     Known limits: numbers are compared by name; values that a program computes are not. Start scripts may differ in
     ranks and ports.
@@ -419,7 +420,7 @@ def sizes_differ_between_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     for item, sizes in odd:
         yield _sizes_finding(job, item, _copies_by_node(item, observed), sizes)
     if observed and not odd:
-        yield passed(f"sizes on {len(observed)} nodes")
+        yield passed(f"file sizes on {len(observed)} nodes")
 
 
 def odd_sizes(job: Job, facts: Facts) -> Iterator[tuple[str, str, Split[str]]]:
@@ -447,7 +448,7 @@ def _sizes_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], sizes: M
         + "; ".join(f"{name} is {who.description}" for name, who in list(sizes.items())[:4])
         + _products_text(job, copies, nodes, who.agreeing),
         at=Evidence(
-            "the node's own copy", f"{name}: {value}", f"{name}: {who.common}", f"sha256sum {copies[node].path}", node
+            "the node's copy", f"{name}: {value}", f"{name}: {who.common}", f"sha256sum {copies[node].path}", node
         ),
         also=[launch for launch in job.launches if launch.program == item.file.path][:1],
         nodes=nodes,
@@ -466,8 +467,8 @@ def _products_text(job: Job, copies: Mapping[str, Copy], nodes: tuple[str, ...],
         return ""
     world = worlds[0]
     return (
-        f". With {world} ranks, {one} counts {a} x {b} x {world} = {a * b * world} samples a step, "
-        f"{other} {c} x {d} x {world} = {c * d * world}"
+        f". With {world} ranks, {one} counts {a} x {b} x {world} = {a * b * world} samples per step, {other} {c} x "
+        f"{d} x {world} = {c * d * world}"
     )
 
 
@@ -481,18 +482,18 @@ def _product(numbers: Mapping[str, str]) -> tuple[int, int] | None:
 def job_files_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The training script and its configuration exist on every node and are identical.
 
-    What it checks: on each node the job's own files in the ranks' working directory, by their SHA-256, compared with
-    each other and with the files that were linted.
+    What it checks: the SHA-256 of the job's own files in the ranks' working directory on each node, compared between
+    nodes and with the files that were linted.
 
-    Why it matters: a node with a stale copy runs a different program: it hangs the others in a collective that it does
-    not have, or silently trains something else.
+    Why it matters: a node with a stale copy runs a different program: the others hang in a collective that it does not
+    call, or it silently trains something else.
 
     Example: train.py was changed on node1 and copied to all nodes but node3.
 
     Fix: copy the files again, or keep them on a shared file system.
 
-    Known limits: the working directory must be known (--directory, or the job with --trust-job). BAT030 reports sizes
-    that differ. Start scripts and host files are compared with the linted ones on the first node; a shell file that
+    Known limits: the working directory must be known (--directory, or the job with --trust-job). BAT030 reports
+    differing sizes. Start scripts and host files are compared with the linted ones on the first node; a shell file that
     differs on a few nodes, or is missing there, is a warning.
     """
     yield from _incomparable_verdicts(job, fleet, facts, "the job's files")
@@ -556,8 +557,8 @@ def _missing_file_finding(job: Job, item: _Wanted, absent: Mapping[str, Copy], e
     reason = "is missing" if copy.problem == "missing" else f"cannot be read ({copy.problem})"
     return failed(
         f"{item.name} on {fold(absent)}",
-        f"{item.name} {reason} on {fold(absent)}, and is at {place} on {fold(existing, 4)}",
-        at=Evidence("the node's own copy", copy.problem, place, f"ls -l {place}", node),
+        f"{item.name} {reason} on {fold(absent)}, but is at {place} on {fold(existing, 4)}",
+        at=Evidence("the node's copy", copy.problem, place, f"ls -l {place}", node),
         also=[launch for launch in job.launches if launch.program == item.file.path][:1],
         nodes=tuple(absent),
         remedy=f"Copy {item.name} to {place} on {fold(absent)}, or mount the directory there.",
@@ -573,7 +574,7 @@ def _difference_finding(job: Job, item: _Wanted, copies: Mapping[str, Copy], dig
     return failed(
         f"{item.name} on {fold(digests.odd)}",
         f"{item.name} on {fold(digests.odd)} differs from the copy on {fold(digests.agreeing, 4)}: {what or sizes}",
-        at=Evidence("the node's own copy", mine.sha256[:12], theirs.sha256[:12], f"sha256sum {mine.path}", node),
+        at=Evidence("the node's copy", mine.sha256[:12], theirs.sha256[:12], f"sha256sum {mine.path}", node),
         also=[launch for launch in job.launches if launch.program == item.file.path][:1],
         nodes=tuple(digests.odd),
         remedy=f"Copy {item.name} from {digests.agreeing[0]} to {fold(digests.odd)} again.",
@@ -584,8 +585,8 @@ def _linted_difference_finding(item: _Wanted, node: str, copy: Copy, count: int)
     where = node if item.starts_ranks or count == 1 else f"all {count} nodes"
     return failed(
         f"{item.name}: linted",
-        f"{item.name} on {where} is not the file that was linted here ({item.file.path})",
-        at=Evidence("the node's own copy", copy.sha256[:12], item.file.sha256[:12], f"sha256sum {copy.path}", node),
+        f"{item.name} on {where} differs from the file that was linted on this machine ({item.file.path})",
+        at=Evidence("the node's copy", copy.sha256[:12], item.file.sha256[:12], f"sha256sum {copy.path}", node),
         remedy=f"Copy {item.file.path} to the nodes, or lint the file that they have.",
         severity=Severity.WARNING,
     )
@@ -595,14 +596,15 @@ def _linted_difference_finding(item: _Wanted, node: str, copy: Copy, count: int)
 def code_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The code next to the training script is the same on every node.
 
-    What it checks: hashes of the source files below the ranks' working directory, and the commit that is checked out.
+    What it checks: hashes of the source files in the ranks' working directory and its subfolders, and the checked-out
+    commit.
 
-    Why it matters: a module that the training script imports matters as much as the script itself, and a stale copy on
+    Why it matters: a module that the training script imports matters as much as the script itself, but a stale copy on
     one node is the last thing anyone suspects.
 
     Example: model/attention.py on node3 is last week's version.
 
-    Fix: synchronise the working directory.
+    Fix: synchronize the working directory.
 
     Known limits: at most 1500 files; hidden folders, installed packages and program output are skipped. A home
     directory is not searched.
@@ -635,18 +637,18 @@ def code_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         directory = walked[node].directory
         yield failed(
             f"code on {fold(odd)}",
-            f"the code below {directory} on {fold(odd)} differs from that on {fold(agreeing, 4)}"
+            f"the code under {directory} on {fold(odd)} differs from that on {fold(agreeing, 4)}"
             + (f": {fold(files, 6)}" if files else f" ({walked[node].code_files} files)"),
             at=Evidence("code", walked[node].code_hash, walked[agreeing[0]].code_hash, f"ls -lR {directory}", node),
             nodes=tuple(odd),
-            remedy=f"Synchronise {directory} on {fold(odd)} with {agreeing[0]}.",
+            remedy=f"Synchronize {directory} on {fold(odd)} with {agreeing[0]}.",
         )
     elif commits is not None and commits.odd:
         node, commit = commits.first_odd
         directory = walked[node].directory
         yield failed(
             f"commit on {fold(commits.odd)}",
-            f"another commit is checked out in {directory}: {commits.description}",
+            f"different commits are checked out in {directory}: {commits.description}",
             at=Evidence("code", commit, commits.common, f"git -C {directory} log -1", node),
             nodes=tuple(commits.odd),
             remedy=f"Check out {commits.common} on {fold(commits.odd)}.",

@@ -1,8 +1,9 @@
-"""Checks that the ranks of all nodes run in the same environment, and how the checks of this package read it.
+"""Checks that the ranks of all nodes run in the same environment, and how this package's checks read it.
 
-One probe makes two observations. The one in the context shows what ranks see on nodes where the job's own script runs.
-The bare one shows what the node itself sets: for ranks that a launcher starts over ssh, and where the context is
-unknown."""
+One probe makes two observations. The one in the ranks' context shows what ranks see on nodes where the job's own script
+runs. The bare one shows what the node itself sets, for ranks that a launcher starts over ssh, and if the context is
+unknown.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ _HIDDEN = "a value that is not shown"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One variable on one node: its value for comparison and for display, and the file it comes from, if any."""
+    """One variable on one node: its value for comparison and for display, and the file that sets it, if any."""
 
     key: str
     shown: str
@@ -60,7 +61,7 @@ UNSET = Setting("", "not set")
 class ObservedEnvironments:
     """The environments that can be compared, and where they were observed, in words.
 
-    `includes_job_variables`: they include the job's own variables.
+    `includes_job_variables`: whether they include the job's own variables.
     """
 
     by_node: Mapping[str, Environment]
@@ -85,7 +86,7 @@ plan_both = combine_plans(plan_ranks, plan_logins)
 
 
 def unknown_bare_environments(facts: Facts, subject: str) -> Iterator[Verdict]:
-    """Yield one `unknown` per reason why the bare environment of some nodes is missing, with the names of the nodes."""
+    """Yield one `unknown`, with the node names, per reason why the bare environment of nodes is missing."""
     bare_facts = ((row.node, row.fact) for row in facts.each(environment) if not row.asked.context)
     reasons = grouped((fact.reason, node) for node, fact in bare_facts if isinstance(fact, Unavailable))
     for reason, nodes in reasons.items():
@@ -98,13 +99,13 @@ def bare_environments(facts: Facts) -> dict[str, Environment]:
 
 
 def observed_environments(facts: Facts) -> ObservedEnvironments | None:
-    """Return the environments of the ranks, or the bare ones if fewer than two of those are known."""
+    """Return the ranks' environments, or the bare ones if fewer than two of those are known."""
     inside = _observed(facts, context=True)
     if len(inside) > 1:
         return ObservedEnvironments(inside, "where the ranks run", includes_job_variables=True)
     outside = bare_environments(facts)
     return (
-        ObservedEnvironments(outside, "for a process started there", includes_job_variables=False)
+        ObservedEnvironments(outside, "for a process started on the node", includes_job_variables=False)
         if len(outside) > 1
         else None
     )
@@ -126,7 +127,7 @@ def _environments_by_context(facts: Facts) -> dict[bool, dict[str, Environment]]
 def set_by_job(job: Job, *, known: bool = True) -> dict[str, tuple[Claim, ...]]:
     """Return the variables that the job's files set for its ranks, with the claims.
 
-    With `known`, variables whose value is known only at run time are left out: `X=$X` leaves the value to the node.
+    With `known`, variables whose value is known only at run time are left out: with `X=$X`, the node sets the value.
     """
     found: dict[str, tuple[Claim, ...]] = {}
     for scope in scopes(job):
@@ -139,7 +140,7 @@ def set_by_job(job: Job, *, known: bool = True) -> dict[str, tuple[Claim, ...]]:
 
 
 def settings(environment: Environment) -> dict[str, Setting]:
-    """Return every variable as its reader finds it: in the environment, else in NCCL's files in their order."""
+    """Return every variable as its reader finds it: in the environment, or else in NCCL's files, in their order."""
     found = {name: Setting(_key(name, value), value or "empty") for name, value in environment.variables.items()}
     found.update({name: Setting(f"#{digest}", _HIDDEN) for name, digest in environment.digests.items()})
     for file in environment.nccl_files:
@@ -150,14 +151,14 @@ def settings(environment: Environment) -> dict[str, Setting]:
 
 @dataclass(frozen=True, slots=True)
 class NodeGroup:
-    """Nodes with identical settings, so that each set of a large fleet is examined once."""
+    """Nodes with identical settings, so that a large fleet's common settings are examined only once."""
 
     settings: Mapping[str, Setting]
     nodes: tuple[str, ...]
 
 
 def groups_of(by_node: Mapping[str, Environment]) -> tuple[NodeGroup, ...]:
-    """Return the nodes grouped by their settings, in the order of their first nodes."""
+    """Return the nodes grouped by their settings, in order of their first nodes."""
     groups: dict[tuple[object, ...], list[str]] = {}
     for node, seen in by_node.items():
         files = tuple((file.path, *file.settings.items()) for file in seen.nccl_files)
@@ -185,7 +186,7 @@ _plan = combine_plans(plan_both, when=all_of(has_several_nodes, has_launches))
 
 
 def is_relevant(name: str, group: Group, job: Job) -> bool:
-    """Return whether a job of this kind reads a group's variables; a profile may set variables that nothing reads."""
+    """Return whether a job of this kind reads a group's variables; a profile may set variables that are never read."""
     if group.job_kinds == "nccl":
         names, _ = backends(job)
         return "nccl" in names or bool(gpu_claims(job))
@@ -235,18 +236,18 @@ class _Difference:
 @check("ENV020", "communication-variables-differ", plan=_plan, severity=Severity.ERROR)
 @only_if(all_of(has_several_nodes, has_launches), "variables", "the job has one node, or no launch")
 def communication_variables_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Variables that all ranks must agree on have one value on every node.
+    """Variables that must be the same for all ranks have the same value on every node.
 
     What it checks: the variables of NCCL, UCX, libfabric, Gloo, Paddle, Horovod, MPI and the like in a process that is
     started the way ranks are, and the settings that NCCL adds from /etc/nccl.conf, ~/.nccl.conf or $NCCL_CONF_FILE.
     If the ranks' context cannot be entered, the node's own environment for a new process is compared.
 
-    Why it matters: each rank derives algorithm, protocol and transport from them. Ranks that choose differently hang
-    in collectives of certain sizes, or cannot connect, and no message mentions the variable.
+    Why it matters: each rank derives its algorithm, protocol and transport from them. Ranks that choose differently
+    hang in collectives of certain sizes, or cannot connect, but no message mentions the variable.
 
     Example: one node keeps `NCCL_ALGO=Tree` in /etc/nccl.conf from an old experiment.
 
-    Fix: set the variable in the job, or remove it from the files of the odd node.
+    Fix: set the variable in the job, or remove it from the files of the differing node.
 
     Known limits: variables that a program sets itself are not seen. Values that look secret are compared by hash and
     not shown. Variables that the job's files set are the same everywhere and are skipped.
@@ -317,7 +318,7 @@ def _finding(
     files = fold(sorted({setting.file for item in items for setting in item.odd.values() if setting.file}), 2)
     # Of two nodes, neither can be called the odd one.
     sided = tuple(dict.fromkeys((*nodes, *first.agreeing))) if 2 * len(nodes) >= node_count else nodes
-    source = files or "its profile, /etc/environment or the configuration of the daemon that starts ranks"
+    source = files or "its profile, /etc/environment or the configuration of the daemon that starts the ranks"
     return failed(
         f"{names} on {fold(nodes)}",
         f"{where}, {join_some([item.description for item in items], 6, '; ')}: {first.group.reason}",
@@ -340,9 +341,9 @@ def _finding(
     "the job has one node, no launch, or runs on one machine",
 )
 def node_identities_collide(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Values that must be unique to each node do not occur on two nodes.
+    """Values that must be unique per node do not occur on two nodes.
 
-    What it checks: NCCL_HOSTID, NODE_RANK, MACHINE_RANK, PADDLE_CURRENT_ENDPOINT and POD_IP, where a node's own
+    What it checks: NCCL_HOSTID, NODE_RANK, MACHINE_RANK, PADDLE_CURRENT_ENDPOINT and POD_IP, if a node's own
     environment sets them and the job does not.
 
     Why it matters: two nodes that claim one rank collide, and the job waits forever for the missing one. With equal
@@ -430,18 +431,18 @@ class _Fault:
     severity=Severity.ERROR,
 )
 def roles_of_nodes_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Where nodes learn their role from their own environment, the roles make up one parameter-server job.
+    """If nodes get their role from their own environment, the roles form one consistent parameter-server job.
 
-    What it checks: on each node that sets TRAINING_ROLE by itself, that a server's own POD_IP:PADDLE_PORT is in the
-    list of servers, that a trainer's number is below the number of trainers, is unique, and is the index of its own
-    endpoint; and, where every node has a role, that every server of the list has a node.
+    What it checks: on each node whose own environment sets TRAINING_ROLE, a server's POD_IP:PADDLE_PORT is in the list
+    of servers, and a trainer's number is below the number of trainers, is unique, and is the index of its own endpoint.
+    If every node has a role, every server in the list has a node.
 
-    Why it matters: a server that is not in the list is never used. If two trainers share a number, part of the data is
-    not trained on, and the servers wait for a trainer that does not exist.
+    Why it matters: a server that is not in the list is never used. If two trainers share a number, some data is not
+    used, and the servers wait for a trainer that does not exist.
 
     Example: PADDLE_TRAINER_ID=1 on two nodes that were made from one image.
 
-    Fix: set role, number and address for each node where it is started.
+    Fix: set role, number and address for each node in the command that starts it.
 
     Known limits: values that the job's files set are covered by lint (PPS), lists that differ between nodes by ENV020.
     One process per node is assumed if its own environment sets a role.
@@ -455,9 +456,9 @@ def roles_of_nodes_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[
     roles = {node: held["TRAINING_ROLE"].upper() for node, held in observed.items() if "TRAINING_ROLE" in held}
     if not roles:
         if not blind and not observed:
-            yield unknown("roles", "the environment is not known on any node")
+            yield unknown("roles", "the environment of every node is unknown")
         elif not blind:
-            yield not_applicable("roles", "no node's own environment sets TRAINING_ROLE")
+            yield not_applicable("roles", "no node's environment sets TRAINING_ROLE")
         return
     faults = [*_servers(roles, observed), *_trainers(roles, observed), *_servers_without_node(roles, observed, fleet)]
     for fault in faults:
@@ -507,10 +508,11 @@ def _servers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]]
             if own not in listed:
                 yield _Fault(
                     (node,),
-                    f"{node} serves at {own} (POD_IP, PADDLE_PORT), which {_SERVERS} does not list ({fold(listed, 4)})",
+                    f"{node} listens at {own} (POD_IP, PADDLE_PORT), which {_SERVERS} does not list "
+                    f"({fold(listed, 4)})",
                     "PADDLE_PORT",
                     fold(listed, 4),
-                    f"Give {node} the address and port that the list has for it, or put {own} into every list.",
+                    f"Set the address and port of {node} to those in the list, or add {own} to the list on every node.",
                 )
 
 
@@ -526,7 +528,7 @@ def _trainers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]
             below = f"below {count}" if is_whole_number(count) else "a number of at least 0"
             yield _Fault(
                 (node,),
-                f"PADDLE_TRAINER_ID is {number} on {node}, and must be {below} (PADDLE_TRAINERS_NUM)",
+                f"PADDLE_TRAINER_ID is {number} on {node}, but must be {below} (PADDLE_TRAINERS_NUM)",
                 "PADDLE_TRAINER_ID",
                 below,
                 "Number the trainers consecutively from 0.",
@@ -540,13 +542,14 @@ def _trainers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]
                 f"{listed[int(number)] if int(number) < len(listed) else 'none'}",
                 "PADDLE_CURRENT_ENDPOINT",
                 listed[int(number)] if int(number) < len(listed) else "an entry of the list",
-                f"Give {node} the number and endpoint of one entry of the list.",
+                f"Set the number and endpoint of {node} to those of one entry in the list.",
             )
     for number, nodes in used.items():
         if len(nodes) > 1:
             yield _Fault(
                 tuple(nodes),
-                f"{fold(nodes)} all have PADDLE_TRAINER_ID={number}: servers see one trainer twice and miss another",
+                f"{fold(nodes)} all have PADDLE_TRAINER_ID={number}: the servers see one trainer twice and wait for "
+                "another",
                 "PADDLE_TRAINER_ID",
                 "a unique number",
                 "Number the trainers consecutively from 0.",
@@ -556,7 +559,7 @@ def _trainers(roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]
 def _servers_without_node(
     roles: Mapping[str, str], observed: Mapping[str, Mapping[str, str]], fleet: Fleet
 ) -> Iterator[_Fault]:
-    """Yield the listed servers that no node is, provided every node has a role and knows its own address."""
+    """Yield the listed servers that are not any node, if every node has a role and knows its own address."""
     servers = [node for node, role in roles.items() if role == "PSERVER"]
     lists = split({node: observed[node][_SERVERS] for node in roles if _SERVERS in observed[node]})
     whole = len(roles) == len(fleet.nodes) and all("POD_IP" in observed[node] for node in roles)
@@ -569,7 +572,7 @@ def _servers_without_node(
         if first_nodes and not any(node in servers for node in first_nodes):
             yield _Fault(
                 tuple(first_nodes),
-                f"{_SERVERS} names {endpoint.strip()}, but {fold(first_nodes)} at that address is not a server "
+                f"{_SERVERS} names {endpoint.strip()}, but {fold(first_nodes)}, at that address, is not a server "
                 f"(TRAINING_ROLE={observed[first_nodes[0]]['TRAINING_ROLE']}): all trainers wait for it",
                 "TRAINING_ROLE",
                 "PSERVER",
@@ -584,10 +587,10 @@ def _servers_without_node(
     severity=Severity.ERROR,
 )
 def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The TF_CONFIG values in the nodes' own environments describe one cluster, with a distinct task each.
+    """The TF_CONFIG values in the nodes' own environments describe one cluster, with a different task each.
 
-    What it checks: on nodes whose own environment sets TF_CONFIG, that it is JSON, that `cluster` is the same
-    everywhere, and that `task` is part of it and unique.
+    What it checks: on nodes whose own environment sets TF_CONFIG, it is JSON, `cluster` is the same everywhere, and
+    `task` is part of it and unique.
 
     Why it matters: tasks with different cluster definitions wait for peers that do not exist, without a timeout.
 
@@ -609,7 +612,7 @@ def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     }
     if not cluster_texts:
         if not blind:
-            yield not_applicable("TF_CONFIG", "no node's own environment sets it")
+            yield not_applicable("TF_CONFIG", "no node's environment sets it")
         return
     parsed = {node: _parse_participants(text) for node, text in cluster_texts.items()}
     faults = [*_unreadable(parsed), *_clusters(parsed), *_tasks(parsed)]
@@ -629,7 +632,9 @@ def tf_configs_do_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 
 @dataclass(frozen=True, slots=True)
 class _Participants:
-    """One parsed TF_CONFIG: the cluster as normalized text, the hosts by role, and the task; None if it is not JSON."""
+    """One parsed TF_CONFIG: the cluster as a normalized string, the hosts by role, and the task; None if it is not
+    JSON.
+    """
 
     cluster: str
     sizes: Mapping[str, int]
@@ -657,7 +662,7 @@ def _unreadable(parsed: Mapping[str, _Participants | None]) -> Iterator[_Fault]:
             f"TF_CONFIG on {fold(broken)} is not JSON with a cluster",
             "TF_CONFIG",
             '{"cluster": ..., "task": ...}',
-            "Write it with json.dumps, in single quotes where a shell sets it.",
+            "Write it with json.dumps, and in single quotes in a shell.",
         )
 
 
@@ -669,7 +674,7 @@ def _clusters(parsed: Mapping[str, _Participants | None]) -> Iterator[_Fault]:
             f"TF_CONFIG on {fold(found.odd)} and on {fold(found.agreeing, 4)} describe different clusters",
             "TF_CONFIG",
             found.common,
-            f"Give {fold(found.odd)} the cluster of the other nodes: {found.common}",
+            f"Set the cluster of the other nodes on {fold(found.odd)}: {found.common}",
         )
 
 

@@ -1,4 +1,4 @@
-"""Checks that a launcher reaches the nodes of its job, and that its ranks get the variables and accounts of the job."""
+"""Checks that a launcher reaches the job's nodes, and that its ranks get the job's variables and account."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def applying_links(job: Job, fleet: Fleet) -> tuple[RemoteLaunch, ...]:
 
 
 def _targets(job: Job, fleet: Fleet, first: Node) -> dict[str, str]:
-    """Return the other nodes by the names that the launcher uses; an even sample of them in a very large fleet."""
+    """Return the other nodes under the names that the launcher uses; in a very large fleet, an even sample."""
     address_by_node: dict[str, str] = {}
     for claim in job.about("hosts"):
         for value in claim.alternatives:
@@ -75,18 +75,18 @@ def _plan_logins(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 def launcher_cannot_log_in(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A launcher that starts ranks over ssh can log in from the first node to all others without a prompt.
 
-    What it checks: where deepspeed, mpirun, horovodrun or pdsh start the ranks, `ssh -o BatchMode=yes` from the job's
+    What it checks: if deepspeed, mpirun, horovodrun or pdsh starts the ranks, `ssh -o BatchMode=yes` from the job's
     first node to every other node, with the launcher's own options for host keys.
 
-    Why it matters: one host that requests a password or does not know a key blocks the launcher, or is left out of the
-    job.
+    Why it matters: one host that requests a password or does not know the key blocks the launcher, or is missing from
+    the job.
 
     Example: the key of node1 is missing from ~/.ssh/authorized_keys on node3.
 
     Fix: make `ssh -o BatchMode=yes node3 true` work on the first node.
 
-    Known limits: a warning where the job may be started from another machine, such as the one that preflight runs on,
-    where logins are known to work. With more than 64 other nodes, an even sample is tried.
+    Known limits: a warning if the job may be started from another machine, such as the one that preflight runs on,
+    where logins are known to work. With more than 64 other nodes, an even sample of them is tried.
     """
     applying = [link for link in applying_links(job, fleet) if link.logs_in]
     first, certain = first_node(job, fleet, facts)
@@ -119,7 +119,7 @@ def _login_problem(login: Login) -> str:
     lines = [line for line in login.said.splitlines() if line.strip()]
     if login.exit_code is None:
         return lines[-1] if lines else "no answer in time"
-    message = lines[-1] if lines else f"it ended with {login.exit_code}"
+    message = lines[-1] if lines else f"ssh exited with {login.exit_code}"
     return re.sub(r"\S*@?" + re.escape(login.target) + r"\S*", "HOST", message)
 
 
@@ -141,12 +141,13 @@ def _login_finding(
         else f"On {first.name}, make `ssh -o BatchMode=yes {target} true` work: put its public key into "
         f"~/.ssh/authorized_keys on {fold(nodes)}."
     )
-    elsewhere = "" if certain else f" Started from another machine, {by} needs these logins from there."
+    elsewhere = "" if certain else f" If {by} is started on another machine, that machine needs these logins."
     return failed(
         f"logins from {first.name} to {fold(nodes)}",
-        f"{by} logs in from {first.name} to {fold(nodes)}, which fails without a prompt: {problem}.{elsewhere}",
+        f"{by} must log in from {first.name} to {fold(nodes)} without a password prompt, and that fails: {problem}."
+        f"{elsewhere}",
         at=Evidence(
-            "ssh", failing[0].said or problem, "it runs `true`", f"ssh -o BatchMode=yes {target} true", first.name
+            "ssh", failing[0].said or problem, "`true` runs", f"ssh -o BatchMode=yes {target} true", first.name
         ),
         also=claims,
         nodes=nodes,
@@ -187,17 +188,17 @@ def launcher_tool_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     """The programs that start the ranks exist on the nodes that need them, and run.
 
     What it checks: pdsh, mpirun, horovodrun and ssh on the node where the job is started, Open MPI's daemon on the
-    others in a shell without a terminal, and torchrun and the like where every node starts its own.
+    others in a non-interactive shell, and torchrun and the like on every node if each node starts its own.
 
     Why it matters: the launcher stops with "command not found" on one node, after it has started the others.
 
-    Example: `orted` is on the PATH of a login shell only, because ~/.bashrc returns early without a terminal.
+    Example: `orted` is only on the PATH of a login shell, because ~/.bashrc returns early without a terminal.
 
-    Fix: install the tool, or give mpirun `--prefix` or its full path.
+    Fix: install the tool, or use mpirun with `--prefix` or its full path.
 
-    Known limits: tools that a module or a container provides are seen only in the ranks' context. It is only a warning
-    if a tool is missing on all nodes, because setup lines may provide it, or on the first node if the job may be
-    started from another machine.
+    Known limits: tools that a module or a container provides are seen only in the ranks' context. The finding is only a
+    warning if a tool is missing on all nodes, because setup lines may provide it, or on the first node if the job may
+    be started from another machine.
     """
     wanted_tools = list(_wanted_tools(job, fleet, facts))
     if not wanted_tools:
@@ -256,7 +257,7 @@ def _missing_tools_verdict(
         + ("" if sure else "; setup commands may add it, or the machine that starts the job may have it"),
         at=Evidence("launcher tool", f"PATH={paths[nodes[0]]}", name, f"command -v {name.split('|')[0]}", nodes[0]),
         nodes=nodes,
-        remedy=f"Install {describe} on {fold(nodes)}, or put its folder on the PATH of a shell without a terminal.",
+        remedy=f"Install {describe} on {fold(nodes)}, or add its folder to the PATH of non-interactive shells.",
         certain=sure and not (everywhere and not certain),
     )
 
@@ -277,7 +278,7 @@ class RemoteLaunch:
         launch: the launch.
         by: the programs it uses, for messages: `deepspeed (pdsh)`, `mpirun`.
         first: tools needed on the node where it starts; `a|b` means either.
-        others: tools needed on every other node, in a shell without a terminal.
+        others: tools needed on every other node, in a non-interactive shell.
         logs_in: whether it logs in to the other nodes by ssh.
         ssh_options: the arguments it passes to ssh that affect the login.
         exports: prefixes of the variables it forwards; None if it forwards all.
@@ -370,7 +371,7 @@ def _passed_variables(job: Job, launch: Launch) -> tuple[str, ...]:
 
 
 def claims_of(job: Job, found_launch: RemoteLaunch) -> tuple[Claim, ...]:
-    """Return the claims that the launch has several nodes."""
+    """Return the claims which show that the launch has several nodes."""
     scope = found_launch.launch.scope
     return tuple(dict.fromkeys((*job.setting("hosts", scope), *job.setting("nodes", scope))))
 
@@ -387,19 +388,19 @@ def variables_not_handed_on(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     """Variables that the job's script exports reach the ranks that its launcher starts on other nodes.
 
     What it checks: for launchers that start ranks over ssh, each exported variable of a communication or computing
-    library, compared with what the launcher forwards (including DeepSpeed's .deepspeed_env on the first node) and with
-    the environment of a login without a terminal on each other node.
+    library is one that the launcher forwards (including through DeepSpeed's .deepspeed_env on the first node), or that
+    a non-interactive login sets on each other node.
 
-    Why it matters: only the ranks on the launcher's node see the setting. The others choose another interface,
-    transport or number of threads, and the first collective hangs or is slow.
+    Why it matters: only the ranks on the launcher's node see the setting. The others use another interface, transport
+    or number of threads, and the first collective hangs or is slow.
 
     Example: `export GLOO_SOCKET_IFNAME=eth0` and `deepspeed --hostfile hosts train.py`: DeepSpeed forwards only NCCL_,
     UCX_ and PYTHON variables.
 
-    Fix: write the variable into .deepspeed_env, give mpirun `-x NAME`, or set it in ~/.bashrc of every node.
+    Fix: write the variable to .deepspeed_env, pass `-x NAME` to mpirun, or set it in ~/.bashrc on every node.
 
-    Known limits: variables that the program sets itself are not seen. If the files give mpirun its hosts, MPI003
-    reports this from the files alone.
+    Known limits: variables that the program sets itself are not seen. If the files list mpirun's hosts, MPI003 reports
+    this from the files alone.
     """
     applying = [link for link in applying_links(job, fleet) if link.exports is not None]
     first, _ = first_node(job, fleet, facts)
@@ -412,7 +413,7 @@ def variables_not_handed_on(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
     others = {node: environment for node, environment in observed.items() if node != first.name}
     if not others:
         if not blind:
-            yield unknown("variables", "the environment of no other node is known")
+            yield unknown("variables", "the environments of all other nodes are unknown")
         return
     exported = {
         name for file in (observed[first.name].export_files if first.name in observed else []) for name in file.settings
@@ -453,10 +454,10 @@ def _not_forwarded_finding(by: str, nodes: tuple[str, ...], names: list[str], cl
         "pdsh": "set them in the command that pdsh runs",
         "clush": "set them in the command that clush runs",
         "ssh": "set them in the command that ssh runs",
-    }.get(by, "write them into .deepspeed_env next to the start script, one NAME=value per line")
+    }.get(by, "write them to .deepspeed_env next to the start script, one NAME=value per line")
     return failed(
         f"{fold(names)} on {fold(nodes)}",
-        f"{by} does not forward {fold(names)} , and a login without a terminal on {fold(nodes)} does not set "
+        f"{by} does not forward {fold(names)}, and a non-interactive login on {fold(nodes)} does not set "
         f"{'it' if len(names) == 1 else 'them'}: ranks there run without what the job's script exports",
         at=claims[0],
         also=[
@@ -475,10 +476,10 @@ def _not_forwarded_finding(by: str, nodes: tuple[str, ...], names: list[str], cl
 def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The job's user is the same account with the same id on every node.
 
-    What it checks: name and id of the user that runs preflight's processes, and so the job's, on each node.
+    What it checks: name and id of the user that runs preflight's processes, and therefore the job's, on each node.
 
-    Why it matters: files on a shared file system belong to a user id. A rank with a different id cannot read the
-    data or write the checkpoint, and launchers that pass no name log in as another user.
+    Why it matters: files on a shared file system belong to a user id. A rank with a different id cannot read the data
+    or write the checkpoint, and launchers that do not pass a user name log in as another user.
 
     Example: on node3 `alice` is 1003, on the others 1001.
 
@@ -492,7 +493,7 @@ def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     accounts = split({node: f"{seen.user or '?'} ({seen.uid})" for node, seen in observed.items() if seen.uid >= 0})
     if accounts is None:
         if not blind:
-            yield unknown("accounts", "the user is not known on any node")
+            yield unknown("accounts", "the user is unknown on every node")
     elif accounts.odd:
         node, account = accounts.first_odd
         yield failed(
@@ -500,7 +501,7 @@ def accounts_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"the job's user differs: {accounts.description}",
             at=Evidence("account", account, accounts.common, "id", node),
             nodes=tuple(accounts.odd),
-            remedy=f"Run the job under one account with the same id on every node; check {fold(accounts.odd)}.",
+            remedy=f"Run the job under an account with the same id on every node; check {fold(accounts.odd)}.",
         )
     else:
         yield passed(f"account {accounts.common} on {len(accounts.agreeing)} nodes")

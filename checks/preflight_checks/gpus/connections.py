@@ -1,4 +1,4 @@
-"""Checks of the connections of GPUs (PCIe, NVLink, fabric manager), the driver, and the errors that it logged."""
+"""Checks of the GPUs' connections (PCIe, NVLink, Fabric Manager), the driver, and the errors in its log."""
 
 from __future__ import annotations
 
@@ -36,19 +36,19 @@ from preflight_checks.requirements import fold, gpu_claims
 
 @gpu_check("GPU016", "gpu-pcie-narrow", severity=Severity.WARNING)
 def gpu_pcie_narrow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Every GPU has the PCIe lanes, and the fastest generation, that the others of its model have.
+    """Every GPU has as many PCIe lanes, and the same fastest generation, as the others of its model.
 
     What it checks: the current link width, compared with the maximum of card and slot and with other GPUs of the
     model, and the fastest generation, compared with the others'.
 
-    Why it matters: a card on 4 of 16 lanes moves data at a quarter of the speed, and all ranks wait for it.
+    Why it matters: a card that uses 4 of 16 lanes moves data at a quarter of the speed, and all ranks wait for it.
 
     Example: GPU 5 of node2 runs on 8 lanes, and the other 31 on 16.
 
     Fix: reseat the card or riser, and check the slot's setting in the firmware.
 
     Known limits: the current speed (generation) is not judged, because an idle link slows down to save power. If all
-    GPUs of a model are equally narrow, the machines are built that way, and it is only noted.
+    GPUs of a model are equally narrow, the machines are built that way, and this is only noted.
     """
     yield from judge_devices(job, facts, "PCIe links", ("pcie_width",), _find_narrow_pcie)
 
@@ -74,10 +74,10 @@ def _find_narrow_pcie(devices: list[NodeGpu]) -> Iterable[Fault]:
 
 @gpu_check("GPU017", "gpu-nvlink-down", severity=Severity.ERROR)
 def gpu_nvlink_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Every GPU has the NVLinks up that the others of its model have.
+    """Every GPU has as many active NVLinks as the others of its model.
 
-    What it checks: the number of links that are up on each GPU compared with the other GPUs of the model, and the
-    links' counts of recoveries.
+    What it checks: the number of active links on each GPU, compared with other GPUs of the model, and the links'
+    recovery counters.
 
     Why it matters: traffic between GPUs of the node moves to PCIe or fails, and a link that recovers again and again
     is about to be lost.
@@ -109,7 +109,7 @@ def _find_down_nvlinks(devices: list[NodeGpu]) -> Iterable[Fault]:
 
 
 def fold_numbers(numbers: list[int]) -> str:
-    """Format link numbers: list up to six of them, else give only their count (`12 links`)."""
+    """Format link numbers: list up to six of them; otherwise give only their count (`12 links`)."""
     return ", ".join(map(str, numbers)) if len(numbers) <= 6 else f"{len(numbers)} links"
 
 
@@ -128,12 +128,12 @@ _COMPLETED = 3
 def gpu_fabric_not_ready(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """On nodes with NVSwitches the Fabric Manager runs, matches the driver's version, and has set up every GPU.
 
-    What it checks: NVML's fabric state of each GPU where it has one (H100 and later); else whether the Fabric
-    Manager's process or service exists; in both cases, whether its version is the driver's.
+    What it checks: NVML's fabric state of each GPU that has one (H100 and later), otherwise whether the Fabric
+    Manager's process or service exists; in both cases, whether its version equals the driver's.
 
     Why it matters: without it every CUDA program on the node ends with error 802, "system not yet initialized".
 
-    Example: the driver of node2 was updated to 550.90 and the Fabric Manager, still 550.54, refuses to start.
+    Example: the driver of node2 was updated to 550.90, but the Fabric Manager is still 550.54 and refuses to start.
 
     Fix: install the Fabric Manager of exactly the driver's version and `systemctl restart nvidia-fabricmanager`.
 
@@ -164,7 +164,7 @@ def gpu_fabric_not_ready(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             if isinstance(fact, Observed) and not fact.value.problem:
                 without += 1
             else:
-                yield unknown(f"NVSwitch fabric on {node}", "blocked by GPU011: its GPUs are not known", nodes=(node,))
+                yield unknown(f"NVSwitch fabric on {node}", "blocked by GPU011: its GPUs are unknown", nodes=(node,))
             continue
         ready = node in states
         stopped = value.running is False or value.service in ("failed", "inactive")
@@ -172,7 +172,9 @@ def gpu_fabric_not_ready(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             absent[node] = value
         elif not ready and value.running is None and value.service != "active":
             yield unknown(
-                f"NVSwitch fabric on {node}", "whether its Fabric Manager runs cannot be seen from here", nodes=(node,)
+                f"NVSwitch fabric on {node}",
+                "whether its Fabric Manager runs cannot be determined from here",
+                nodes=(node,),
             )
         elif value.version and driver and value.version != driver:
             other.setdefault((value.version, driver), []).append(node)
@@ -182,11 +184,12 @@ def gpu_fabric_not_ready(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     for (version, driver), nodes in other.items():
         yield failed(
             f"Fabric Manager {version}",
-            f"the Fabric Manager on {fold(nodes)} is {version}, and the driver {driver}: it will not restart",
+            f"the Fabric Manager on {fold(nodes)} is {version}, but the driver is {driver}: the Fabric Manager will "
+            "not restart",
             at=Evidence("nv-fabricmanager --version", version, driver, "nv-fabricmanager --version", nodes[0]),
             also=claims,
             nodes=nodes,
-            remedy=f"Install the Fabric Manager of version {driver} on {fold(nodes)} and restart it.",
+            remedy=f"Install Fabric Manager {driver} on {fold(nodes)} and restart it.",
             severity=Severity.WARNING,
         )
     if well:
@@ -224,8 +227,8 @@ def _unregistered_gpu_findings(
         ),
         also=claims,
         nodes=nodes,
-        remedy=f"`systemctl restart nvidia-fabricmanager` on {fold(nodes)} (its version must be the driver's), and "
-        "reset GPUs whose state does not change.",
+        remedy=f"`systemctl restart nvidia-fabricmanager` on {fold(nodes)} (its version must equal the driver's), "
+        "and reset GPUs whose state does not change.",
         run=(root_command("systemctl", "restart", "nvidia-fabricmanager", on=nodes),),
     )
 
@@ -237,14 +240,14 @@ def _missing_manager_findings(fabrics: dict[str, Fabric], facts: Facts, claims: 
     fact = facts.of(gpus, node)
     driver = fact.value.driver if isinstance(fact, Observed) else ""
     differs = value.version and driver and value.version != driver
-    reason = f"; its version {value.version} is not the driver's, {driver}" if differs else ""
+    reason = f"; its version is {value.version}, but the driver's is {driver}" if differs else ""
     yield failed(
         "Fabric Manager",
-        f"{fold(fabrics)} {'has' if len(fabrics) == 1 else 'have'} NVSwitches and no running Fabric Manager{reason}",
+        f"{fold(fabrics)} {'has' if len(fabrics) == 1 else 'have'} NVSwitches but no running Fabric Manager{reason}",
         at=Evidence(
             "Fabric Manager",
             value.service or "no process",
-            "active, of the driver's version",
+            "active, with the driver's version",
             "systemctl status nvidia-fabricmanager",
             node,
         ),
@@ -268,19 +271,19 @@ SLOW_S = 5.0
 )
 @only_if(requests_gpus, "driver latency", "nothing in the job requests GPUs")
 def gpu_driver_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The driver and the vendor's tool respond at once, for every GPU.
+    """The driver and the vendor's tool respond immediately for every GPU.
 
-    What it checks: whether NVML answers for each GPU within its deadline, and how long `nvidia-smi -L` (or
-    `rocm-smi -i`) takes and with which exit code it ends.
+    What it checks: whether NVML responds for each GPU within its deadline, and the time and exit code of `nvidia-smi
+    -L` (or `rocm-smi -i`).
 
     Why it matters: a driver that is about to hang is slow first; the job's first CUDA call then never returns.
 
     Example: `nvidia-smi -L` takes 20 s on node2 and 0.1 s elsewhere.
 
-    Fix: drain the node and reboot it; look at its kernel log for Xid messages.
+    Fix: drain the node and reboot it; check its kernel log for Xid messages.
 
-    Known limits: without persistence mode the first query wakes the cards and may take seconds. A node without
-    the tool is judged by NVML alone.
+    Known limits: without persistence mode the first query wakes the cards and may take seconds. On a node without the
+    tool, only NVML is used.
     """
     claims = gpu_claims(job)
     observed = facts.observed(gpus).items()
@@ -292,7 +295,7 @@ def gpu_driver_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         nodes = tuple(dict.fromkeys(label.split(" ")[0] for label in silent))
         yield failed(
             "NVML",
-            f"NVML did not answer: {fold((f'{label}: {problem}' for label, (_, problem) in silent.items()), 4)}",
+            f"NVML did not respond: {fold((f'{label}: {problem}' for label, (_, problem) in silent.items()), 4)}",
             at=Evidence("NVML", f"{label}: {problem}", "an immediate response", "timeout 10 nvidia-smi -q", nodes[0]),
             also=claims,
             nodes=nodes,
@@ -328,7 +331,7 @@ def _tool_findings(answers: dict[str, ToolAnswer], kind: str, claims: tuple[Clai
     tool = answer.tool.rpartition("/")[2]
     quoted = f": {answer.said}" if answer.said else ""
     if answer.exit_code is None:
-        seen = f"no answer within {answer.took_s:g} s"
+        seen = f"no response within {answer.took_s:g} s"
     else:
         seen = f"exit code {answer.exit_code}{quoted}" if kind == "failing" else f"{answer.took_s:.1f} s"
     yield failed(
@@ -378,8 +381,8 @@ def gpu_xid_logged(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: drain the node, reset the GPU or reboot, and follow the catalogue for the code.
 
-    Known limits: the log ends at the last boot and, read from /dev/kmsg, at its size; whether a GPU was reset since
-    is not known. Unlisted codes are noted only.
+    Known limits: the log begins at the last boot, or, if read from /dev/kmsg, covers only the buffer; whether a GPU was
+    reset since then is unknown. Unlisted codes are only noted.
     """
     claims = gpu_claims(job)
     observed = yield from known_facts(facts, kernel_log, "driver messages")
@@ -443,7 +446,7 @@ def _remedy(kind: str, code: int, severity: Severity, nodes: tuple[str, ...]) ->
     if kind == "sxid":
         return f"Drain {fold(nodes)}, restart its Fabric Manager and reset the GPUs and switches, or reboot."
     if severity is Severity.INFO:
-        return "No action is needed before the job; if the program that ran then was yours, inspect it."
+        return "No action is needed before the job; if the program that ran at that time was yours, inspect it."
     return (
         f"Drain {fold(nodes)} and reset the GPU or reboot; NVIDIA's catalogue gives the action for {code}: "
         "https://docs.nvidia.com/deploy/xid-errors/analyzing-xid-catalog.html"

@@ -1,4 +1,6 @@
-"""Checks that GPUs are healthy, idle and set in the same way: memory errors, repairs, throttling, MIG, compute mode."""
+"""Checks that GPUs are healthy, idle and configured in the same way: memory errors, repairs, throttling, MIG, compute
+mode.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
 def gpu_memory_uncorrectable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No GPU has had an uncorrectable memory error since its driver was loaded, or a failed repair.
 
-    What it checks: ECC's volatile count of uncorrected errors, and whether remapping a row has failed, on every GPU.
+    What it checks: the volatile ECC count of uncorrected errors, and whether a row remapping has failed, on every GPU.
 
     Why it matters: a process on such a GPU dies at the bad address, takes the whole job with it, and does so again.
 
@@ -63,17 +65,17 @@ def _find_memory_faults(devices: list[NodeGpu]) -> Iterable[Fault]:
 
 @gpu_check("GPU014", "gpu-repair-pending", severity=Severity.WARNING)
 def gpu_repair_pending(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No GPU waits for a reset to repair its memory.
+    """No GPU needs a reset to repair its memory.
 
     What it checks: pending row remappings, pending page retirements, and the number of retired pages.
 
     Why it matters: until the reset the bad row stays in use, and the next error there ends the job.
 
-    Example: GPU 1 of node4 has a row marked for remapping since its last error.
+    Example: since its last error, GPU 1 of node4 has a row that is marked for remapping.
 
     Fix: reset the GPU (or reboot the node) before the job starts; nothing needs to be replaced yet.
 
-    Known limits: the next reset repairs the memory, for whatever reason it happens.
+    Known limits: the next reset repairs the memory, whatever its reason.
     """
     fields = ("rows_remap_pending", "pages_retirement_pending", "pages_retired")
     yield from judge_devices(job, facts, "memory repairs", fields, _find_pending_repairs)
@@ -83,9 +85,9 @@ def _find_pending_repairs(devices: list[NodeGpu]) -> Iterable[Fault]:
     for item in devices:
         gpu = item.gpu
         if gpu.rows_remap_pending:
-            yield known_fault("row remapping pending", item, "has a row remapping pending")
+            yield known_fault("row remapping pending", item, "has a pending row remapping")
         if gpu.pages_retirement_pending:
-            yield known_fault("page retirement pending", item, "has page retirements pending")
+            yield known_fault("page retirement pending", item, "has pending page retirements")
         if gpu.pages_retired is not None and gpu.pages_retired >= MAX_RETIRED_PAGES:
             yield known_fault("many retired pages", item, f"has {gpu.pages_retired}", limit=MAX_RETIRED_PAGES)
 
@@ -95,13 +97,13 @@ def gpu_throttled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No GPU is throttled by heat or by its power supply before the job starts.
 
     What it checks: the reasons that NVML gives for the current clocks in several consecutive samples, and the
-    temperature, compared with the throttling threshold of the card.
+    temperature, compared with the card's throttling threshold.
 
     Why it matters: all ranks wait for the slowest, so one card at half its clock halves the job.
 
     Example: the power brake of node3 is asserted because one of its power supplies has failed.
 
-    Fix: check the node's cooling and power; a slowdown that lasts when the node is idle is a hardware fault.
+    Fix: check the node's cooling and power; a slowdown that persists while the node is idle is a hardware fault.
 
     Known limits: the GPUs are idle, so faults that appear only under load are not seen. A software power cap is normal
     for a busy card and not reported. The general slowdown bit and a slowdown by the driver are warnings.
@@ -112,7 +114,7 @@ def gpu_throttled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 def _find_throttled(devices: list[NodeGpu]) -> Iterable[Fault]:
     for item in devices:
         gpu, bits = item.gpu, item.gpu.clock_reasons or 0
-        clocks = f"runs {gpu.clock_mhz} of {gpu.clock_max_mhz} MHz"
+        clocks = f"runs at {gpu.clock_mhz} of {gpu.clock_max_mhz} MHz"
         at = f"at {gpu.temperature_c} °C" if gpu.temperature_c is not None else ""
         threshold = gpu.temperature_slowdown_c
         hot = threshold is not None and gpu.temperature_c is not None and gpu.temperature_c >= threshold
@@ -133,7 +135,7 @@ def gpu_wants_recovery(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     What it checks: the recovery action that the driver reports for each GPU.
 
-    Why it matters: the driver has seen an error that only this action clears; programs fail on the GPU until then.
+    Why it matters: the driver has seen an error that only this action clears; until then, programs fail on the GPU.
 
     Example: GPU 4 of node2 has requested a reset since its firmware stopped responding (Xid 119, then 154).
 
@@ -168,15 +170,15 @@ EXCLUSIVE_THREAD, PROHIBITED, EXCLUSIVE_PROCESS = 1, 2, 3
 def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No GPU is partitioned into MIG instances if the job expects whole GPUs.
 
-    What it checks: the MIG mode of every GPU of a job with several GPUs, and that at least one instance exists for a
-    job with one.
+    What it checks: the MIG mode of every GPU if the job uses several GPUs, or whether at least one instance exists if
+    it uses one.
 
-    Why it matters: a process sees one MIG instance only, and without instances no device at all; instances cannot
-    reach each other over NVLink or PCIe.
+    Why it matters: a process sees only one MIG instance, or no device at all if there are no instances; instances
+    cannot reach each other over NVLink or PCIe.
 
-    Example: node2 was partitioned for notebooks, and torch finds one device where the job starts eight ranks.
+    Example: node2 was partitioned for notebooks, and torch finds one device although the job starts eight ranks.
 
-    Fix: `nvidia-smi -mig 0` (and a reset) on the node, or ask the scheduler for whole GPUs.
+    Fix: `nvidia-smi -mig 0` (and a reset) on the node, or request whole GPUs from the scheduler.
 
     Known limits: a job that names its instances (CUDA_VISIBLE_DEVICES=MIG-...) is not judged.
     """
@@ -194,7 +196,9 @@ def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 )
             if gpu.mig_pending is not None and gpu.mig_pending != gpu.mig_enabled:
                 yield known_fault(
-                    "MIG change pending", item, f"will have it {'enabled' if gpu.mig_pending else 'disabled'}"
+                    "MIG change pending",
+                    item,
+                    f"will have MIG {'enabled' if gpu.mig_pending else 'disabled'} after a reset",
                 )
 
     yield from judge_devices(job, facts, "MIG", ("mig_enabled",), find_partitioned)
@@ -202,10 +206,9 @@ def gpu_mig_enabled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 @gpu_check("GPU019", "gpu-compute-mode", severity=Severity.ERROR)
 def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Every GPU accepts as many compute processes as the job starts on that GPU.
+    """Every GPU accepts as many compute processes as the job starts on it.
 
-    What it checks: the compute mode: never `prohibited`, and not `exclusive` where there are more ranks than GPUs on
-    a node.
+    What it checks: the compute mode is never `prohibited`, and not `exclusive` if a node has more ranks than GPUs.
 
     Why it matters: the second process on an exclusive GPU, and the first on a prohibited one, fails with "all
     CUDA-capable devices are busy or unavailable".
@@ -214,7 +217,7 @@ def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: `nvidia-smi -c 0` on the node, or one rank for each GPU.
 
-    Known limits: helper processes with their own context are not known from the files.
+    Known limits: the files do not show helper processes with their own context.
     """
     ranks = largest_value(job, "processes_per_node")
 
@@ -234,11 +237,12 @@ def gpu_compute_mode(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 @check("GPU020", "gpu-busy", plan=plan_gpus, severity=Severity.ERROR)
 def gpu_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Enough GPUs of every node are free: no foreign process, and no memory in use, before the job starts.
+    """Before the job starts, enough GPUs of every node are free: without foreign processes and memory in use.
 
     What it checks: the compute processes that NVML lists on each GPU, and its used memory, before preflight uses it.
 
-    Why it matters: the first large allocation runs out of memory on that rank alone, or the rank is slow and all wait.
+    Why it matters: the first large allocation runs out of memory on only that rank, or the rank is slow and all others
+    wait.
 
     Example: a run that was killed yesterday has left a Python process with 60 GiB on GPU 0 of node3.
 
@@ -276,7 +280,7 @@ def _busy_finding(item: NodeGpu, *, sees_all: bool) -> Fault | None:
         if not sees_all and not any(process.name for process in strangers):
             return known_fault("other users' processes are hidden", item, f"by {shown}")
         pids = " ".join(str(process.pid) for process in strangers[:3])
-        remedy = f"End it on {{node}} if it is a leftover (`kill {pids}`), or remove the node from the job."
+        remedy = f"End the process on {{node}} if it is a leftover (`kill {pids}`), or remove the node from the job."
         return known_fault("foreign processes", item, f"by {shown}", remedy=remedy)
     used, total = gpu.memory_used_bytes, gpu.memory_bytes or 0
     limit = max(IDLE_BYTES, total // 20)
@@ -304,13 +308,14 @@ def gpu_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     What it checks: power limit, application clock, ECC, persistence mode, and the versions of VBIOS and GSP firmware,
     each compared with what most GPUs of the model have.
 
-    Why it matters: a card with a lower limit is the straggler of every step, and one with ECC off corrupts silently.
+    Why it matters: a card with a lower limit is the straggler in every step, and a card with ECC disabled silently
+    corrupts data.
 
-    Example: node4's cards were capped at 500 W when the rack was short of power, the others have 700 W.
+    Example: node4's cards were capped at 500 W when the rack was short of power, but the others have 700 W.
 
-    Fix: configure the odd card like the others.
+    Fix: configure the differing card like the others.
 
-    Known limits: without a majority nothing is reported. Persistence mode and firmware are only noted.
+    Known limits: without a majority, nothing is reported. Persistence mode and firmware are only noted.
     """
 
     def find_odd(devices: list[NodeGpu]) -> Iterable[Fault]:
@@ -339,7 +344,7 @@ def _setting(field: str, gpu: Gpu) -> str | None:
 
 
 def _fix(words: str, index: int, common: str) -> Command | None:
-    """Return the command that gives a GPU the common setting; None if no single command does."""
+    """Return the command that sets a GPU to the common setting; None if no single command does."""
     arguments = words.format(common=common, switch=int(common == "on")).split()
     return root_command("nvidia-smi", "-i", str(index), *arguments) if arguments else None
 
@@ -370,7 +375,7 @@ class Floors:
 
 @dataclass(frozen=True, slots=True)
 class OwnFloors:
-    """Shares for one model that replace the common ones, and why."""
+    """Shares for one model that replace the common shares, and the reason."""
 
     reason: str
     products: float | None = None
@@ -385,7 +390,7 @@ class OwnFloors:
 
 @dataclass(frozen=True, slots=True)
 class PcieConnector:
-    """Generation and lanes of a card's connector."""
+    """Generation and number of lanes of a card's connector."""
 
     generation: int
     lanes: int
@@ -397,7 +402,7 @@ class PcieConnector:
 
 @dataclass(frozen=True, slots=True)
 class GpuModel:
-    """The peaks of one model; the heading of the table describes each field."""
+    """The peak speeds of one model; the head of the table describes each field."""
 
     names: tuple[str, ...]
     tflops: Mapping[str, float]
@@ -435,17 +440,21 @@ class ExpectedSpeeds:
             if row.source not in self.sources:
                 raise ValueError(f"{row.names[0]}: unknown source {row.source}")
             if row.achieved is not None and row.achieved < self.share(row, "products") * 1.2:
-                raise ValueError(f"{row.names[0]}: the floor of products is too near to what was achieved")
+                raise ValueError(
+                    f"{row.names[0]}: the lower limit for matrix products is too close to the measured speed"
+                )
 
     def share(self, row: GpuModel, kind: str) -> float:
-        """Return the floor of this model as a share of the peak of this kind (`products`, `memory`, `host`, `peer`)."""
+        """Return the floor for this model as a share of the peak of this kind (`products`, `memory`, `host`,
+        `peer`).
+        """
         own = getattr(row.floors, kind) if row.floors is not None else None
         return float(own if own is not None else getattr(self.floors, kind))
 
 
 def _require_share(name: str, value: float | None) -> None:
     if value is not None and not 0 < value < 1:
-        raise ValueError(f"{name} is {value}; expected a share between 0 and 1")
+        raise ValueError(f"{name} is {value}; expected a fraction between 0 and 1")
 
 
 def read_table(data: Mapping[str, Any]) -> ExpectedSpeeds:
@@ -479,13 +488,13 @@ def _models_by_name() -> dict[str, GpuModel]:
 
 
 def model_of(name: str) -> GpuModel | None:
-    """Return the row of the card that NVML calls `name`; None if it is not listed, or is a MIG slice."""
+    """Return the row of the card that NVML calls `name`; None if it is not listed or is a MIG slice."""
     return _models_by_name().get(name.strip().removeprefix("NVIDIA "))
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """The smallest value of a healthy device, the peak of which it is a share, and the source of the peak."""
+    """The smallest speed of a healthy device, the peak of which it is a share, and the source of the peak."""
 
     least: float
     peak: float
@@ -498,18 +507,18 @@ class Floor:
 
 
 def product_floor(row: GpuModel, precision: str) -> Floor | None:
-    """Return the floor in TFLOP/s of products in this precision; None if the card does not have the precision."""
+    """Return the floor in TFLOP/s for matrix products in this precision; None if the card does not support it."""
     peak = row.tflops.get(precision)
     return _floor(row, "products", peak) if peak is not None else None
 
 
 def memory_floor(row: GpuModel) -> Floor:
-    """Return the floor in GB/s of a copy within the card's memory, where bytes read and bytes written both count."""
+    """Return the floor in GB/s for a copy within the card's memory, counting both bytes read and bytes written."""
     return _floor(row, "memory", row.memory)
 
 
 def host_floor(row: GpuModel, generation: int | None, lanes: int | None) -> Floor:
-    """Return the floor in GB/s of copies to or from the host; generation and lanes are NVML's maxima or None."""
+    """Return the floor in GB/s for copies to or from the host; generation and lanes are NVML's maxima or None."""
     if row.host is not None:
         return _floor(row, "host", row.host)
     assert row.pcie is not None
@@ -520,12 +529,12 @@ def host_floor(row: GpuModel, generation: int | None, lanes: int | None) -> Floo
 
 
 def peer_floor(row: GpuModel, links: int) -> Floor | None:
-    """Return the floor in GB/s of copies to a peer over this many NVLinks; None without NVLinks."""
+    """Return the floor in GB/s for copies to a peer over this many NVLinks; None without NVLinks."""
     return _floor(row, "peer", row.nvlink * links) if row.nvlink is not None and links else None
 
 
 def pcie_gbps(generation: int, lanes: int) -> float:
-    """Return GB/s in each direction of a PCIe link. A newer generation than the table's counts as its newest one."""
+    """Return the GB/s in each direction of a PCIe link. A newer generation than the table's counts as its newest."""
     return PCIE_LANE_GBPS[min(max(1, generation), max(PCIE_LANE_GBPS))] * lanes
 
 

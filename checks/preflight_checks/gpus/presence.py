@@ -1,4 +1,4 @@
-"""Checks that every node has the GPUs that its ranks use, of one model; and what all checks of GPUs share."""
+"""Checks that every node has the GPUs that its ranks use, all of one model, and helpers for all GPU checks."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ class NodeGpu:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault of one device. Faults of one `kind` become one finding.
+    """A fault of one device. All faults of a `kind` become one finding.
 
-    `summary` begins the message, and is the same for all faults of the kind; `observed` is the value of this device.
+    `summary` begins the message, and is the same for all faults of the kind; `observed` is this device's value.
     """
 
     kind: str
@@ -55,7 +55,7 @@ class Fault:
 
 
 def known_fault(kind: str, at: NodeGpu, observed: str, *, remedy: str = "", **values: object) -> Fault:
-    """Return a fault of `data/gpu_faults.toml`; `values` are those in its summary, `remedy` depends on the device."""
+    """Return a fault from `data/gpu_faults.toml`; `values` fill its summary, and `remedy` depends on the device."""
     row = table("gpu_faults")[kind]
     severity, confidence = row.get("severity"), row.get("confidence")
     return Fault(
@@ -72,7 +72,7 @@ def known_fault(kind: str, at: NodeGpu, observed: str, *, remedy: str = "", **va
 
 
 def expected_gpus(job: Job) -> tuple[int, tuple[Claim, ...]] | None:
-    """Return the number of GPUs that each node must have: as the job states, else one per rank on the node."""
+    """Return the number of GPUs that each node must have: the job's number, or else one per rank on the node."""
     held, ranks = largest_value(job, "gpus_per_node"), largest_value(job, "processes_per_node")
     return held if held is not None and held[0] > 0 else ranks
 
@@ -113,7 +113,7 @@ def differing_devices(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | Non
 
 
 def most_common_by_model(devices: Sequence[NodeGpu], value: Callable[[Gpu], T | None]) -> dict[str, T]:
-    """Return, for each model, the value that more than half of its devices share, if any."""
+    """Return, for each model, the value that more than half of its devices have, if there is one."""
     return _majorities(_counted_gpus(devices, value))
 
 
@@ -141,7 +141,9 @@ def judge_devices(
     needs: tuple[str, ...],
     find_faults: Callable[[list[NodeGpu]], Iterable[Fault]],
 ) -> Iterator[Verdict]:
-    """Yield the faults of devices with one of the fields `needs`, `unknown` for others, `passed` for healthy ones."""
+    """Yield faults for devices that have one of the fields `needs`, `unknown` for others, and `passed` for healthy
+    ones.
+    """
     if not gpu_claims(job):
         yield not_applicable(subject, "nothing in the job requests GPUs")
         return
@@ -159,7 +161,7 @@ def judge_devices(
     if well:
         yield passed(f"{subject} of {len(well)} GPUs on {len(set(well))} nodes")
     elif node_devices and not judged and not any(item.gpu.problem or item.gpu.unread for item in node_devices):
-        yield not_applicable(subject, "no GPU of these nodes reports it")
+        yield not_applicable(subject, "no GPU on these nodes reports this value")
 
 
 def findings(job: Job, faults: Iterable[Fault]) -> Iterator[Verdict]:
@@ -169,7 +171,7 @@ def findings(job: Job, faults: Iterable[Fault]) -> Iterator[Verdict]:
         first = members[0]
         nodes = tuple(dict.fromkeys(fault.at.node for fault in members))
         other = (
-            "does not select it"
+            "does not select this GPU"
             if visible_devices(job)
             else "uses fewer GPUs than the node has and may not use this one"
         )
@@ -203,11 +205,11 @@ def _unexamined_verdicts(facts: Facts, subject: str) -> Iterator[Verdict]:
         if isinstance(row.fact, Unavailable):
             missing.setdefault(row.fact.reason, []).append(row.node)
         elif row.fact.value.problem:
-            missing.setdefault("blocked by GPU011: its driver does not answer", []).append(row.node)
+            missing.setdefault("blocked by GPU011: its driver does not respond", []).append(row.node)
         elif row.fact.value.vendor != "nvidia":
             missing.setdefault("for AMD GPUs only their number and model are checked", []).append(row.node)
         elif not row.fact.value.gpus:
-            missing.setdefault("blocked by GPU011: it shows no GPU", []).append(row.node)
+            missing.setdefault("blocked by GPU011: it has no visible GPU", []).append(row.node)
     for reason, nodes in missing.items():
         yield unknown(f"{subject} on {fold(nodes)}", reason)
 
@@ -260,11 +262,11 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Example: eight ranks per node, and one GPU of node3 has fallen off the bus.
 
-    Fix: replace the node, or lower the number everywhere.
+    Fix: replace the node, or reduce the number everywhere.
 
-    Known limits: a scheduler may show the agent different devices from the job; MIG instances count as their GPU. A GPU
-    or driver that does not answer in time is `unknown`, not missing: GPU024 names it. AMD's GPUs are counted as the
-    kernel lists them.
+    Known limits: a scheduler may show the agent other devices than the job; MIG instances count as their GPU. A GPU or
+    driver that does not respond in time is `unknown`, not missing: GPU024 names it. AMD's GPUs are counted from the
+    kernel's list.
     """
     needed = gpu_claims(job)
     if runs_without_gpus(job, facts):
@@ -275,18 +277,18 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     short: dict[int, list[str]] = {}
     for row in facts.each(gpus):
         if isinstance(row.fact, Unavailable):
-            yield unknown(row.node, f"its GPUs are not known: {row.fact.reason}", nodes=(row.node,), required=True)
+            yield unknown(row.node, f"its GPUs are unknown: {row.fact.reason}", nodes=(row.node,), required=True)
             continue
         value = row.fact.value
         working = sum(not item.problem for item in value.gpus)
         silent = [item for item in value.gpus if item.problem_kind == "timeout"]
         if value.problem == "timeout":
             # A driver that must wake all devices first may be slow without being broken.
-            reason = f"its NVIDIA driver does not answer: {value.detail}"
+            reason = f"its NVIDIA driver does not respond: {value.detail}"
             yield unknown(row.node, reason, nodes=(row.node,), required=True)
         elif needed_count is not None and silent and working < needed_count[0] <= working + len(silent):
             which = fold((f"GPU {item.index}: {item.problem}" for item in silent), 3)
-            yield unknown(row.node, f"not all of its GPUs answer ({which})", nodes=(row.node,), required=True)
+            yield unknown(row.node, f"not all of its GPUs respond ({which})", nodes=(row.node,), required=True)
         elif value.problem:
             broken.setdefault(value.problem, {})[row.node] = value
         elif working == 0 or (needed_count is not None and working < needed_count[0]):
@@ -294,12 +296,15 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         else:
             yield passed(row.node)
     for problem, broken_nodes in broken.items():
-        unknown_problem = {"what": f"reports {problem!r} for its NVIDIA driver", "remedy": "Run `nvidia-smi` there."}
+        unknown_problem = {
+            "what": f"reports {problem!r} for its NVIDIA driver",
+            "remedy": "Run `nvidia-smi` on the node.",
+        }
         known = table("gpu_driver")["driver"].get(problem, unknown_problem)
         node, value = next(iter(broken_nodes.items()))
         yield failed(
             f"driver: {problem}",
-            f"{fold(broken_nodes)} {known['what']} ({value.detail}), and the job needs GPUs",
+            f"{fold(broken_nodes)} {known['what']} ({value.detail}), but the job needs GPUs",
             at=Evidence("NVML", value.detail, "a driver that responds", "nvidia-smi", node),
             also=needed,
             nodes=tuple(broken_nodes),
@@ -314,19 +319,19 @@ def gpu_count(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         listing = _LIST.get(observed[nodes[0]].vendor, "nvidia-smi -L")
         yield failed(
             f"{working} GPUs",
-            f"{fold(nodes)} {'has' if len(nodes) == 1 else 'have'} {working} of the {count} GPUs the job uses on "
-            f"each node{because}",
+            f"{fold(nodes)} {'has' if len(nodes) == 1 else 'have'} {working} of the {count} GPUs that the job uses "
+            f"on each node{because}",
             at=Evidence("devices", f"{working} GPUs{because}", f"{count} GPUs", listing, nodes[0]),
             also=needed_count[1] if needed_count else needed,
             nodes=nodes,
-            remedy=f"Replace {fold(nodes)}, or reset the lost GPU; or let the job use {working} on every node.",
+            remedy=f"Replace {fold(nodes)}, reset the lost GPU, or use only {working} GPUs on every node.",
         )
 
 
 @gpu_check("GPU012", "gpu-model-differs", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @only_if(requests_gpus, "GPU models", "nothing in the job requests GPUs")
 def gpu_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """All nodes have GPUs of one model and memory size.
+    """All nodes have GPUs of the same model and memory size.
 
     What it checks: model and memory of every GPU on every node.
 
@@ -334,7 +339,7 @@ def gpu_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Example: seven nodes with 80 GB cards and one with 40 GB: that one runs out of memory at the first step.
 
-    Fix: ask the scheduler for one type of node.
+    Fix: request one type of node from the scheduler.
 
     Known limits: clocks and connections of GPUs are not compared.
     """
@@ -348,7 +353,7 @@ def gpu_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     division = split(models)
     if division is None:
         if not blind:
-            yield unknown("GPU models", "no node shows a GPU (see GPU011)")
+            yield unknown("GPU models", "no node has a visible GPU (see GPU011)")
     elif not division.odd:
         yield passed(f"{division.common} on {len(models)} nodes")
     else:
@@ -359,7 +364,7 @@ def gpu_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=Evidence("NVML", model, division.common, "nvidia-smi -L", node),
             also=gpu_claims(job),
             nodes=tuple(division.odd),
-            remedy="Request nodes of one type, or choose a batch size that fits the smallest GPU.",
+            remedy="Request nodes of the same type, or choose a batch size that fits the smallest GPU.",
         )
 
 
@@ -372,10 +377,10 @@ def _model(name: str, memory_bytes: int | None) -> str:
 def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The GPUs are connected in the same way on all nodes.
 
-    What it checks: for each pair of GPUs of a node, whether one may read the other's memory, and the path between
-    them, compared with the same pair on most nodes with the same GPUs.
+    What it checks: for each pair of GPUs on a node, whether one may read the other's memory, and the path between them,
+    compared with the same pair on most nodes with the same GPUs.
 
-    Why it matters: where peers may not read each other, NCCL copies through the host's memory, and all nodes wait.
+    Why it matters: if peers may not read each other's memory, NCCL copies through host memory, and all nodes wait.
 
     Example: on node3 the driver was loaded with peer access disabled.
 
@@ -410,7 +415,10 @@ def gpu_peers_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if reporting_nodes and not odd:
         yield passed(f"peer access on {len(reporting_nodes)} nodes")
     elif not reporting_nodes and not any(isinstance(row.fact, Unavailable) for row in facts.each(gpus)):
-        yield unknown("peer access", "no node reports it: a single GPU, a faulty one (see GPU011), or an old driver")
+        yield unknown(
+            "peer access",
+            "no node reports peer access: it has a single GPU, a faulty GPU (see GPU011) or an old driver",
+        )
 
 
 def _odd_pairs_finding(
@@ -436,5 +444,5 @@ def _odd_pairs_finding(
         at=Evidence("NVML", f"{node} {shown}", "as on the other nodes", f"nvidia-smi topo {option}", node),
         also=gpu_claims(job),
         nodes=tuple(divided.odd),
-        remedy=f"Compare `nvidia-smi topo {option}` on {fold(divided.odd)} with {divided.agreeing[0]}'s.",
+        remedy=f"Compare the output of `nvidia-smi topo {option}` on {fold(divided.odd)} and {divided.agreeing[0]}.",
     )

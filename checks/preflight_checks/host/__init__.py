@@ -1,1 +1,1 @@
-"""The resources of a node for the processes of a job: processors, memory, limits, time; and who else uses it."""
+"""The resources of a node for the processes of a job (processors, memory, limits, time), and its other users."""

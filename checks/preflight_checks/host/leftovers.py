@@ -1,4 +1,4 @@
-"""Checks for leftovers of earlier runs (processes, shared memory, locks), and for nodes that soon go away."""
+"""Checks for leftovers of earlier runs (processes, shared memory, locks), and for nodes that will soon be shut down."""
 
 from __future__ import annotations
 
@@ -80,19 +80,19 @@ def _belongs_to_run(process: Process) -> bool:
 
 
 @warning_check("LFT001", "processes-left-over", plan=_plan)
-@only_if(has_launches, "processes", "the job starts nothing")
+@only_if(has_launches, "processes", "the job starts no processes")
 def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No process of an earlier run of this job is still running.
 
     What it checks: processes of the job's user that run one of the job's programs or a launcher, parameter servers, and
     data loader workers whose parent is gone.
 
-    Why it matters: they hold the job's ports, GPU memory and shared memory, answer new ranks on behalf of the old run,
-    or use the processors of one node.
+    Why it matters: they occupy the job's ports, GPU memory and shared memory, respond to new ranks on behalf of the old
+    run, or use the processors of one node.
 
     Example: a parameter server of last night's run still listens on port 6170 of node2.
 
-    Fix: inspect the process, and end it.
+    Fix: inspect the process and end it.
 
     Known limits: an intended second run of the same user looks the same. preflight never ends processes. PRT011
     reports ports in use.
@@ -108,7 +108,9 @@ def processes_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
 
 def _facts_by_machine(fleet: Fleet, facts: Facts) -> dict[str, Leftovers]:
-    """Return the facts by node, only for the first node of each machine, because all of them see the same."""
+    """Return the facts by node, only for the first node of each machine, because all nodes of a machine have the
+    same.
+    """
     observed = dict(facts.observed(leftovers))
     if nodes_share_machine(fleet):
         observed = dict([*observed.items()][:1])
@@ -136,22 +138,23 @@ def _leftover_finding(kind: str, name: str, processes: list[tuple[str, Process]]
 
 
 @warning_check("LFT002", "processes-stuck", plan=_plan)
-@only_if(has_launches, "processes", "the job starts nothing")
+@only_if(has_launches, "processes", "the job starts no processes")
 def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No process of an earlier run is stuck in the kernel or stopped.
 
-    What it checks: the state of processes that run the job's program or a launcher, twice for those in state D.
+    What it checks: the state of processes that run the job's program or a launcher; those in state D are examined
+    twice.
 
-    Why it matters: a process that is stuck in the kernel cannot be ended. It holds its GPU or its mount until the node
-    is rebooted, and its cause will likely block the next run, too.
+    Why it matters: a process that is stuck in the kernel cannot be ended. It occupies its GPU or mount until the node
+    is rebooted, and its cause will probably also block the next run.
 
     Example: a rank waits forever in the NVIDIA driver, or for a dead NFS server.
 
-    Fix: reboot the node, or take it out of the job; continue or end stopped processes.
+    Fix: reboot the node, or remove it from the job; continue or end stopped processes.
 
     Known limits: processes of other users are distinguished only as root.
     """
-    yield from missing_facts(facts, leftovers, "states of processes")
+    yield from missing_facts(facts, leftovers, "process states")
     observed = _facts_by_machine(fleet, facts)
     running = ((node, process) for node, value in observed.items() for process in value.processes)
     by_state = grouped((p.state, (node, p)) for node, p in running if p.state in ("D", "T", "t"))
@@ -159,7 +162,7 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         nodes = tuple(dict.fromkeys(node for node, _ in processes))
         node, process = processes[0]
         remedy = (
-            f"No signal ends them: reboot {fold(nodes)}, or remove it from the job."
+            f"No signal can end these processes: reboot {fold(nodes)}, or remove it from the job."
             if state == "D"
             else f"`ssh {node} kill -CONT {process.pid}` continues it, `kill -KILL {process.pid}` ends it."
         )
@@ -171,19 +174,19 @@ def processes_stuck(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             remedy=remedy,
         )
     if observed and not by_state:
-        yield passed(f"states of processes on {len(observed)} nodes")
+        yield passed(f"process states on {len(observed)} nodes")
 
 
 @warning_check("LFT003", "shared-memory-left-over", plan=_plan)
-@only_if(has_launches, "shared memory", "the job starts nothing")
+@only_if(has_launches, "shared memory", "the job starts no processes")
 def shared_memory_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Killed runs left little in shared memory.
+    """Killed runs have left little in shared memory.
 
     What it checks: files in /dev/shm that torch, NCCL, Open MPI, UCX, Paddle or Ray create, and that no living process
     has mapped.
 
     Why it matters: they stay until the node reboots. When they fill /dev/shm, loader workers and NCCL of an unrelated
-    run die of a bus error.
+    run die with a bus error.
 
     Example: 40 GiB of torch_* after a week of killed runs.
 
@@ -204,7 +207,7 @@ def shared_memory_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
         names = sorted({f"/dev/shm/{segment.name[:5]}*" for segment in value.segments if segment.own})[:4]
         yield failed(
             f"shared memory on {fold(group)}",
-            f"files of {of} in use by no process take {size(_own_bytes(value))} of /dev/shm on {node}"
+            f"{of} files that no process uses occupy {size(_own_bytes(value))} of /dev/shm on {node}"
             + (f", and some on {fold(name for name in group if name != node)}" if len(group) > 1 else ""),
             at=Evidence("/dev/shm", size(_own_bytes(value)), "little", "ls -l /dev/shm", node),
             nodes=tuple(group),
@@ -225,7 +228,7 @@ def _is_large(value: Leftovers) -> bool:
 
 
 def _compiles(job: Job) -> bool:
-    """Return whether the job may compile torch extensions, as DeepSpeed and other jobs on GPUs do."""
+    """Return whether the job may compile torch extensions, as DeepSpeed and other GPU jobs do."""
     deepspeed = any(launch.launcher == "deepspeed" for launch in job.launches) or bool(job.about("deepspeed_key"))
     return deepspeed or bool(gpu_claims(job))
 
@@ -240,13 +243,13 @@ def _compiles(job: Job) -> bool:
 def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No build of a torch extension has left its lock behind.
 
-    What it checks: lock files in torch's folder of extensions that are older than a build takes, while no compiler runs
-    on any node.
+    What it checks: lock files in torch's extensions folder that are older than the duration of a build, while no
+    compiler is running on any node.
 
     Why it matters: torch before 2.14 waits forever, without a message, until such a file is removed: every rank hangs
     at the first extension that DeepSpeed or the script builds.
 
-    Example: a run was cancelled while it built fused_adam, and fused_adam/lock stayed.
+    Example: a run was cancelled while building fused_adam, and fused_adam/lock was left behind.
 
     Fix: remove the lock file.
 
@@ -266,12 +269,12 @@ def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
                 stale[lock.path] = (min(age, lock.age_s), [*nodes, node])
     for path, (age, nodes) in stale.items():
         if building:
-            yield unknown(path, f"a compiler runs on {fold(building)} and may hold it")
+            yield unknown(path, f"a compiler is running on {fold(building)} and may hold the lock")
             continue
         yield failed(
             path,
-            f"the lock {path} on {fold(nodes)} is {_age(age)} old and no compiler runs: every rank that builds or "
-            "loads that extension waits until it is removed",
+            f"the lock {path} on {fold(nodes)} is {_age(age)} old and no compiler is running: every rank that builds "
+            "or loads that extension waits until the lock is removed",
             at=Evidence("extension lock", f"{_age(age)} old", "none", f"ls -l {path}", nodes[0]),
             nodes=nodes,
             remedy=f"If no build is running: `ssh {nodes[0]} rm {path}`.",
@@ -282,19 +285,19 @@ def extension_lock_left_over(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
 
 @check("LFT005", "node-shared-with-others", plan=_plan, severity=Severity.INFO, confidence=Confidence.LOW)
-@only_if(has_launches, "other users", "the job starts nothing")
+@only_if(has_launches, "other users", "the job starts no processes")
 def node_shared_with_others(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No other user computes on the nodes.
+    """No other user runs computations on the nodes.
 
     What it checks: Python processes of other users that have kept a processor more than half busy.
 
-    Why it matters: all ranks wait for the slowest, and ports and shared memory are shared too.
+    Why it matters: all ranks wait for the slowest, and ports and memory are also shared.
 
     Example: another user's preprocessing runs on node2.
 
-    Fix: request the node alone, or wait.
+    Fix: request exclusive use of the node, or wait.
 
-    Known limits: information only, because sharing may be intended.
+    Known limits: informational only, because sharing may be intended.
     """
     yield from missing_facts(facts, leftovers, "other users")
     observed = _facts_by_machine(fleet, facts)
@@ -304,7 +307,7 @@ def node_shared_with_others(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
         describe = fold((f"{count} of {user}" for user, count in sorted(value.strangers.items())), 4)
         yield failed(
             f"others on {fold(shared)}",
-            f"busy Python processes of other users run on {fold(shared)} ({node}: {describe})",
+            f"busy Python processes of other users are running on {fold(shared)} ({node}: {describe})",
             at=Evidence("processes", describe, "none", "ps -eo user,pcpu,args --sort=-pcpu", node),
             nodes=tuple(shared),
             remedy=f"Request exclusive use of {fold(shared)}, or wait.",
@@ -337,16 +340,16 @@ def _plan_signs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 def node_will_go_away(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No restart, drain or closure of a node is planned while the job runs.
 
-    What it checks: a shutdown that systemd has planned, a file that disables logins, packages that wait for a restart
-    (information); where a node has scontrol, its state and reservations for maintenance that begin before the job's
-    time limit (a day where the files give none); with `--allow metadata` events of AWS, Azure or Google Cloud.
+    What it checks: a shutdown that systemd has planned, a file that disables logins, packages that require a restart
+    (informational); if a node has scontrol, its state and maintenance reservations that begin before the job's time
+    limit (a day if the files give none); with `--allow metadata`, events of AWS, Azure or Google Cloud.
 
     Why it matters: the job ends with the node, and the work since the last checkpoint is lost; launchers that
     use ssh cannot log in if logins are disabled.
 
     Example: `shutdown -r +600` was given on node3, for a new kernel.
 
-    Fix: exclude the node, shorten the run, or save a checkpoint before it begins.
+    Fix: exclude the node, shorten the run, or save a checkpoint first.
 
     Known limits: without Slurm and `--allow metadata`, only the node's own signs are checked. The cloud's service is
     queried only if the firmware identifies the cloud.
@@ -391,15 +394,15 @@ def node_will_go_away(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             f"updated packages require a restart of {fold(waiting)}",
             at=Evidence("/run/reboot-required", "present", "absent", "cat /run/reboot-required*", waiting[0]),
             nodes=tuple(waiting),
-            remedy=f"Restart {fold(waiting)} before the job, or see whether `nvidia-smi` still answers there: a driver "
-            "that was updated and not reloaded fails to load.",
+            remedy=f"Restart {fold(waiting)} before the job, or check whether `nvidia-smi` still works there: a "
+            "driver that was updated but not reloaded fails to load.",
             severity=Severity.INFO,
         )
     for verdict in (*_slurm_findings(facts, fleet, runs_s), *_cloud_findings(facts)):
         has_finding = True
         yield verdict
     if observed and not has_finding:
-        yield passed(f"no plans for {len(observed)} nodes")
+        yield passed(f"no planned shutdown of {len(observed)} nodes")
 
 
 _ACTION_TEXTS = {"reboot": "restart", "poweroff": "be disabled", "halt": "be halted", "kexec": "restart"}
@@ -419,8 +422,8 @@ def _slurm_findings(facts: Facts, fleet: Fleet, runs_s: float) -> Iterator[Verdi
         for (state, reason), nodes in held.items():
             yield failed(
                 f"Slurm: {state} {reason}".rstrip(),
-                f"Slurm holds {fold(nodes)} for {state}" + (f": {reason}" if reason else ""),
-                at=Evidence("state of the node", state, "idle or allocated", f"scontrol show node {nodes[0]}", asking),
+                f"Slurm has reserved {fold(nodes)} for {state}" + (f": {reason}" if reason else ""),
+                at=Evidence("node state", state, "idle or allocated", f"scontrol show node {nodes[0]}", asking),
                 nodes=tuple(nodes),
                 remedy=f"Exclude {fold(nodes)} (`--exclude={','.join(nodes[:8])}`), or ask who drained it.",
                 run=(command("scontrol", "show", "node", ",".join(nodes)),),
@@ -439,7 +442,7 @@ def _slurm_findings(facts: Facts, fleet: Fleet, runs_s: float) -> Iterator[Verdi
                     f"maintenance {reservation.name} of {fold(hit)} {when}",
                     at=Evidence("reservation", when, "after the job", f"scontrol show res {reservation.name}", asking),
                     nodes=tuple(hit),
-                    remedy="Reduce the time limit (`--time`), or save a checkpoint before it begins.",
+                    remedy="Reduce the time limit (`--time`), or save a checkpoint before the reservation begins.",
                 )
 
 
@@ -456,8 +459,8 @@ def _cloud_findings(facts: Facts) -> Iterator[Verdict]:
     for events, nodes in announced.items():
         yield failed(
             f"cloud: {events}",
-            f"the cloud will act on {fold(nodes)}: {events}",
-            at=Evidence("scheduled events", events, "none", "the metadata service of the cloud", nodes[0]),
+            f"the cloud provider has scheduled events for {fold(nodes)}: {events}",
+            at=Evidence("scheduled events", events, "none", "the cloud's metadata service", nodes[0]),
             nodes=tuple(nodes),
-            remedy=f"Exclude {fold(nodes)}, or save a checkpoint before it begins.",
+            remedy=f"Exclude {fold(nodes)}, or save a checkpoint before the event.",
         )

@@ -1,4 +1,6 @@
-"""Checks that nodes are alike, not busy, keep time, and keep processes after the session that started them ends."""
+"""Checks that nodes are alike, are not busy, keep time, and do not kill processes when the session that started them
+ends.
+"""
 
 from __future__ import annotations
 
@@ -52,9 +54,9 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     trip. More than a second is a warning; more than 30 s is an error, as is more than 15 s with torchrun's c10d
     rendezvous.
 
-    Why it matters: timestamps of logs and checkpoints cannot be ordered, and caches rebuild forever. At larger
-    differences certificates, tokens and leases are refused, and torchrun's c10d rendezvous drops a node as dead if its
-    clock is 15 s behind.
+    Why it matters: timestamps of logs and checkpoints cannot be ordered, and caches rebuild forever. With larger
+    differences, certificates, tokens and leases are rejected, and torchrun's c10d rendezvous considers a node dead if
+    its clock is 15 s behind.
 
     Example: node3 is five minutes ahead, because its time daemon is not running.
 
@@ -92,7 +94,7 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     reason = " (certificates, tokens and leases may be rejected)" if grave else ""
     if drops and dynamic is not None:
         late = f"{HEARTBEAT_LIMIT_S:g} s behind"
-        reason = f" (the rendezvous of {dynamic.spelling or 'torchrun'} declares a node that is {late} dead)"
+        reason = f" (the rendezvous of {dynamic.spelling or 'torchrun'} considers a node that is {late} dead)"
     yield failed(
         "clocks",
         f"clocks differ: {text} from the median of all nodes{reason}",
@@ -101,8 +103,8 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         ),
         also=(dynamic,) if drops and dynamic is not None else (),
         nodes=tuple(far),
-        remedy=f"Check the time daemon on {fold(far)} (`systemctl status chronyd`, `chronyc tracking`) and start it if "
-        "it is down; `chronyc makestep` corrects the clock at once.",
+        remedy=f"Check the time daemon on {fold(far)} (`systemctl status chronyd`, `chronyc tracking`) and start it "
+        "if it is down; `chronyc makestep` corrects the clock immediately.",
         run=(root_command("chronyc", "makestep", on=far),),
         certain=grave or drops,
     )
@@ -112,18 +114,18 @@ def clock_spread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 @only_if(has_several_nodes, "time daemons", "the job has one node")
 @only_if(runs_on_several_machines, "time daemons", "the nodes are one machine, with one clock")
 def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The clock of every node is synchronized, if those of the others are.
+    """The clock of every node is synchronized if those of the others are.
 
     What it checks: whether the kernel considers its clock synchronized (adjtimex), and the status of chronyd.
 
-    Why it matters: an unsynchronized clock is right when the job starts and wrong by seconds a week later; timeouts,
+    Why it matters: an unsynchronized clock is right when the job starts, but wrong by seconds a week later; timeouts,
     leases and logs then fail in the middle of a run.
 
     Example: chronyd of node3 has not reached its servers since the last reboot.
 
-    Fix: start the time daemon, or let it reach its servers.
+    Fix: start the time daemon, or make sure that it reaches its servers.
 
-    Known limits: if no node is synchronized, this is only information: some clouds synchronize the clock in the
+    Known limits: if no node is synchronized, this is only informational: some clouds synchronize the clock in the
     hypervisor.
     """
     observed = yield from known_facts(facts, clock, "time daemons")
@@ -139,13 +141,13 @@ def clock_not_kept(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if not free:
         return
     node, value = next(iter(free.items()))
-    runs = f"{', '.join(value.daemons)} runs there" if value.daemons else "no time daemon was found there"
+    runs = f"{', '.join(value.daemons)} runs there" if value.daemons else "no time daemon was found on the node"
     daemon = f" and reports: {value.daemon_says}" if value.daemon_says else ""
     others = f", as {fold(synchronised, 4)} {'are' if len(synchronised) > 1 else 'is'}" if synchronised else ""
     yield failed(
         "time daemons",
         f"the clock of {fold(free)} is not synchronized{others} ({node}: {runs}{daemon})",
-        at=Evidence("state of the clock", "not synchronised", "synchronised", "timedatectl; chronyc tracking", node),
+        at=Evidence("clock state", "not synchronised", "synchronised", "timedatectl; chronyc tracking", node),
         nodes=tuple(free),
         remedy=f"Start a time daemon on {fold(free)} and make sure that it reaches its servers: `chronyc sources`.",
         severity=None if len(synchronised) > len(free) else Severity.INFO,
@@ -168,16 +170,16 @@ plan_machines = on_every_node(machine)
 def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """All nodes run the same operating system on the same kind of processor.
 
-    What it checks: architecture, distribution and C library (a warning), kernel, model and features of the processors
-    (information) compared with what most nodes have.
+    What it checks: architecture, distribution and C library (a warning), and kernel, processor model and processor
+    features (informational), compared with most nodes.
 
     Why it matters: one environment in a shared home directory cannot serve two C libraries or architectures: an
-    extension that was compiled on one node does not load on another, or dies of an illegal instruction if the
+    extension that was compiled on one node does not load on another, or dies with an illegal instruction if the
     processor, or the hypervisor's view of it, lacks a feature. A node that missed an update fails alone.
 
-    Example: node7 was reinstalled with glibc 2.31 while the others have 2.35.
+    Example: node7 was reinstalled with glibc 2.31, but the others have 2.35.
 
-    Fix: install the image of the others on the node, or exclude it.
+    Fix: install the other nodes' image on the node, or exclude it.
 
     Known limits: this is the agent's view: in containers, ranks use the C library of the image.
     """
@@ -192,7 +194,7 @@ def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         ("C library", lambda m: m.c_library, "ldd --version", None),
         ("kernel", lambda m: m.kernel, "uname -r", Severity.INFO),
         ("processor", lambda m: m.processor, "lscpu", Severity.INFO),
-        ("features of the processors", partial(_lacking_features, _features(observed)), "lscpu", Severity.INFO),
+        ("processor features", partial(_lacking_features, _features(observed)), "lscpu", Severity.INFO),
     ):
         found = _split(observed, read)
         if found is not None and found.odd:
@@ -203,7 +205,7 @@ def system_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _features(observed: Mapping[str, Machine]) -> frozenset[str]:
-    """Return all features of the nodes' processors; empty if the processors are of several models."""
+    """Return all features of the nodes' processors; empty if there are several processor models."""
     if len({value.processor for value in observed.values()}) > 1:
         return frozenset()
     return frozenset(name for value in observed.values() for name in value.features)
@@ -228,22 +230,22 @@ def _difference_finding(quantity: str, split: Split[str], how: str, severity: Se
         f"not all nodes have the same {quantity}: {split.description}",
         at=Evidence(quantity, value, split.common, how, node),
         nodes=tuple(split.odd),
-        remedy=f"Check whether {fold(split.odd)} missed an update or was installed from a different image.",
+        remedy=f"Check whether {fold(split.odd)} missed an update or uses a different image.",
         severity=severity,
     )
 
 
 @warning_check("CPU003", "slow-processor-setting", plan=plan_machines)
 def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No single node has throttled or disabled processors, or a slow clock source.
+    """No node differs by throttled or disabled processors or a slow clock source.
 
-    What it checks: frequency governors, processors that are present and not online, and the kernel's clock source,
-    compared with most nodes. What all nodes have in common is information.
+    What it checks: frequency governors, processors that are present but not online, and the kernel's clock source,
+    compared with most nodes. What all nodes have in common is informational.
 
     Why it matters: ranks work in lockstep, so one node in a power-saving mode sets the pace of all. A kernel that fell
-    back from the processors' counters (TSC) to hpet found them out of sync, and reads the time slowly.
+    back from the processors' counters (TSC) to hpet has found them out of sync, and reads the time slowly.
 
-    Example: node5 came back from the firmware update with the powersave governor.
+    Example: after a firmware update, node5 uses the powersave governor.
 
     Fix: `cpupower frequency-set -g performance`; the power profile of the firmware; `dmesg | grep -i tsc`.
 
@@ -272,11 +274,11 @@ def slow_processor_setting(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
         yield failed(
             what,
             f"{fold(nodes)} {'has' if len(nodes) == 1 else 'have'} {what}: {value}"
-            + (f", where the other nodes have {usual}" if bad else ""),
+            + (f", but the other nodes have {usual}" if bad else ""),
             at=Evidence(what, value, usual if bad else "tsc or a paravirtual clock", how, node),
             nodes=tuple(nodes),
-            remedy=f"Configure {fold(nodes)} like the others: the power profile of the firmware, `cpupower "
-            "frequency-set -g performance`, `dmesg | grep -i -e tsc -e offline`.",
+            remedy=f"Configure {fold(nodes)} like the others: the firmware's power profile, `cpupower frequency-set "
+            "-g performance`, `dmesg | grep -i -e tsc -e offline`.",
             severity=None if bad and len(observed) > 1 else Severity.INFO,
         )
     if not has_finding:
@@ -309,15 +311,15 @@ def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
     What it checks: some twenty of the settings that `sysctl -a` shows, and a few parameters of kernel modules,
     compared with the values of most nodes. The recording contains all of them.
 
-    Why it matters: ranks work in lockstep, and one node that was tuned differently is slower or fails alone. Settings
-    made manually are lost when a node restarts, which then is the only one without them.
+    Why it matters: ranks work in lockstep, and one node that was tuned differently is slower or fails alone. Manual
+    settings are lost when a node restarts, which is then the only one without them.
 
-    Example: node4 came back with net.core.rmem_max = 212992 where the others have 67108864.
+    Example: after a restart, node4 has net.core.rmem_max = 212992, but the others have 67108864.
 
     Fix: put the setting into /etc/sysctl.d of the image that all nodes share, and load it with `sysctl --system`;
     module parameters belong in /etc/modprobe.d or on the kernel command line.
 
-    Known limits: information only, because it may be intended. Containers have their own network settings.
+    Known limits: informational only, because it may be intended. Containers have their own network settings.
     """
     observed = yield from known_facts(facts, kernel_settings, "kernel settings")
     has_finding = False
@@ -332,9 +334,9 @@ def kernel_settings_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
         node, value = division.first_odd
         file = f"/sys/module/{name.replace('.', '/parameters/')}"
         until_then = (
-            f"set `{name}={division.common}` in /etc/modprobe.d or on the kernel's command line"
+            f"set `{name}={division.common}` in /etc/modprobe.d or on the kernel command line"
             if of_module
-            else f"`sysctl -w {name}='{division.common}'` until then"
+            else f"`sysctl -w {name}='{division.common}'` until the next reboot"
         )
         yield failed(
             name,
@@ -360,24 +362,24 @@ _plan = combine_plans(plan_machines, on_every_node(activity))
 
 @warning_check("SYS002", "node-busy", plan=_plan)
 def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No node is busy with other work while the rest are idle.
+    """No node is busy with other work while the others are idle.
 
     What it checks: foreign processes that use a quarter of a node's cores or more while most nodes have none (a
-    warning); load beyond the cores, processes stuck in the kernel, and swap in use (information).
+    warning); load beyond the cores, processes stuck in the kernel, and swap in use (informational).
 
     Why it matters: ranks work in lockstep. A forgotten run, an indexer or a backup on one node slows all of them down,
-    and processes that are stuck in the kernel wait for a disk, server or driver that the ranks will need, too.
+    and processes that are stuck in the kernel wait for a disk, server or driver that the ranks will also need.
 
     Example: node2 still runs yesterday's preprocessing on 48 of its 64 cores.
 
     Fix: end it, wait for it, or exclude the node.
 
-    Known limits: the sample lasts half a second; tasks that run once a minute are not seen. In a process namespace
+    Known limits: the sample lasts half a second; tasks that run once a minute are not seen. In a process namespace,
     only load and pressure show foreign work.
     """
     observed = yield from known_facts(facts, activity, "activity")
     if nodes_share_machine(fleet):
-        yield not_applicable("activity", "the nodes are one machine, which the check itself keeps busy")
+        yield not_applicable("activity", "all nodes are one machine, which the check itself keeps busy")
         return
     busy = {node: value for node, value in observed.items() if _foreign_share(value) >= BUSY_SHARE}
     odd = len(busy) * 2 < len(observed)
@@ -386,7 +388,7 @@ def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         pid = value.heavy[0].pid if value.heavy else 0
         yield failed(
             "other processes",
-            f"other processes use cores of {fold(busy)} ({node}: {value.heavy_cores:g} of {value.cores} cores, "
+            f"other processes are using cores of {fold(busy)} ({node}: {value.heavy_cores:g} of {value.cores} cores, "
             f"{_processes_text(value.heavy)})",
             at=Evidence("processes", _processes_text(value.heavy), "none", f"top -p {pid}", node),
             nodes=tuple(busy),
@@ -403,7 +405,7 @@ def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 "processes", _processes_text(value.stuck), "none", "ps -eo pid,stat,wchan:32,comm | grep ' D'", node
             ),
             nodes=tuple(stuck),
-            remedy=f"Check what they wait for: `cat /proc/{value.stuck[0].pid}/stack`, `dmesg | grep -i "
+            remedy=f"Check what they are waiting for: `cat /proc/{value.stuck[0].pid}/stack`, `dmesg | grep -i "
             "'blocked for'`.",
             severity=Severity.INFO,
         )
@@ -413,11 +415,11 @@ def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         node, value = next(iter(loaded.items()))
         yield failed(
             "load",
-            f"more tasks are runnable than there are cores on {fold(loaded)} ({node}: load {value.load:g}, "
-            f"{value.cores} cores)",
+            f"there are more runnable tasks than cores on {fold(loaded)} ({node}: load {value.load:g}, {value.cores} "
+            "cores)",
             at=Evidence("load average", f"{value.load:g}", f"below {value.cores}", "uptime", node),
             nodes=tuple(loaded),
-            remedy="Check what runs there; current measurements are less reliable.",
+            remedy="Check what is running there; current measurements are less reliable.",
             severity=Severity.INFO,
         )
     swapped = {node: used for node, value in facts.observed(machine).items() if (used := _swapped(value))}
@@ -427,7 +429,7 @@ def node_busy(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"memory is swapped out on {fold(f'{node} ({size(used)})' for node, used in swapped.items())}",
             at=Evidence("swap in use", size(max(swapped.values())), "none", "free -h; vmstat 1", next(iter(swapped))),
             nodes=tuple(swapped),
-            remedy="See which process holds the memory; reading swapped pages slows the ranks down.",
+            remedy="Find the process that uses the memory; reading swapped pages slows the ranks down.",
             severity=Severity.INFO,
         )
     if observed and not (busy or stuck or loaded or swapped):
@@ -459,18 +461,17 @@ SLOW_S = 1.0
 def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every network file system that a node has mounted responds.
 
-    What it checks: NFS, Lustre, GPFS, Ceph, FUSE and the like are queried for their free space; no response within 2.5
-    s, an error (a stale handle), or more than a second on one node where others are quick.
+    What it checks: NFS, Lustre, GPFS, Ceph, FUSE and the like are queried for their free space; a finding is no
+    response within 2.5 s, an error (a stale handle), or more than a second on one node if others are quick.
 
     Why it matters: whatever touches a hung mount waits forever and cannot be killed: `df`, a shell that looks for a
-    program on its PATH, an import that walks sys.path, the clean-up of the job.
+    program on its PATH, an import that walks sys.path, the cleanup of the job.
 
-    Example: /home2 of node5 hangs since its server was replaced, and the job's users have it in their PATH.
+    Example: /home2 of node5 has been hanging since its server was replaced, and the job's users have it in their PATH.
 
     Fix: `umount -l` it, or bring the server back.
 
-    Known limits: file systems that mount on access (autofs) are skipped. DAT011 and CKP011 check the paths of the job
-    itself.
+    Known limits: file systems that mount on access (autofs) are skipped. DAT011 and CKP011 check the job's own paths.
     """
     observed = yield from known_facts(facts, network_mounts, "network file systems")
     ill: dict[tuple[str, str], list[str]] = {}
@@ -482,7 +483,7 @@ def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
             elif mount.took_s > SLOW_S:
                 slow.setdefault(node, []).append(mount)
     for (point, problem), nodes in ill.items():
-        what = f"does not answer within {ANSWER_S:g} s" if problem == "timeout" else f"fails: {problem}"
+        what = f"does not respond within {ANSWER_S:g} s" if problem == "timeout" else f"fails: {problem}"
         mount = next(m for m in observed[nodes[0]] if m.point == point)
         yield failed(
             f"{point}: {problem}",
@@ -497,7 +498,7 @@ def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         worst = max(mounts, key=lambda mount: mount.took_s)
         yield failed(
             "slow",
-            f"{worst.point} took {worst.took_s:.1f} s to answer on {node}, and less on most nodes",
+            f"{worst.point} took {worst.took_s:.1f} s to respond on {node}, but less on most nodes",
             at=Evidence(
                 "network file system", f"{worst.took_s:.1f} s", f"below {SLOW_S:g} s", f"stat -f {worst.point}", node
             ),
@@ -520,12 +521,12 @@ def network_mount_hangs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 def session_ends_processes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Logging out does not end ranks that were started in the session.
 
-    What it checks: whether KillUserProcesses is switched on in logind.conf.
+    What it checks: whether KillUserProcesses is enabled in logind.conf.
 
-    Why it matters: `ssh node nohup torchrun ... &` then ends with the ssh, also with nohup, tmux or setsid, and the
-    other nodes wait.
+    Why it matters: `ssh node nohup torchrun ... &` then ends with the ssh session, even with nohup, tmux or setsid, and
+    the other nodes wait.
 
-    Example: `KillUserProcesses=yes` on a site's nodes, and a launcher that exits after it started the ranks.
+    Example: `KillUserProcesses=yes` on a site's nodes, and a launcher that exits after starting the ranks.
 
     Fix: `loginctl enable-linger USER`, `systemd-run --user --scope`, or a scheduler.
 

@@ -1,4 +1,4 @@
-"""Checks of the processors of nodes, and of how many processes, how large and for how long, a rank may start."""
+"""Checks of the nodes' processors, and of the number, size and lifetime of processes that ranks may start."""
 
 from __future__ import annotations
 
@@ -48,23 +48,23 @@ _limits_plan = on_every_node(limits, when=has_launches, because=lambda job: proc
 
 
 @check("LIM004", "too-few-processes-allowed", plan=_limits_plan, severity=Severity.ERROR)
-@only_if(has_launches, "processes", "the files start nothing on the nodes")
+@only_if(has_launches, "processes", "the job's files start no processes on the nodes")
 def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The user may start as many processes and threads on each node as the job needs.
 
-    What it checks: the limit of processes (`ulimit -u`, which counts all threads of the user on the node) and the
-    tightest pids limit of all control groups, less what runs already, compared with the ranks with their loader
-    workers. Fewer than those is an error, fewer than 32 threads for each a warning.
+    What it checks: the process limit (`ulimit -u`, which counts all threads of the user on the node) and the tightest
+    pids limit of all control groups, minus what is already running, compared with the ranks and their loader workers.
+    Fewer than these is an error, fewer than 32 threads for each a warning.
 
     Why it matters: fork and pthread_create fail with "Resource temporarily unavailable", in one loader worker or
     in a library that then crashes, and the other ranks wait.
 
     Example: `ulimit -u` is 512, and eight ranks have eight loader workers each.
 
-    Fix: LimitNPROC and TasksMax of the daemon that starts ranks, /etc/security/limits.d, `--pids-limit` of a
-    container; OMP_NUM_THREADS where libraries start a thread for each core.
+    Fix: raise LimitNPROC and TasksMax of the daemon that starts the ranks, /etc/security/limits.d, or a container's
+    `--pids-limit`; set OMP_NUM_THREADS if libraries start a thread for each core.
 
-    Known limits: the number of library threads is an estimate. For root only control groups apply.
+    Known limits: the number of library threads is an estimate. For root, only control groups apply.
     """
     observed = yield from known_facts(facts, limits, "processes")
     processes, claims = processes_of_node(job)
@@ -88,23 +88,25 @@ def processes_allowed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         )
         yield failed(
             f"processes: {'certain' if certain else 'estimate'}",
-            f"on {fold(group)} the job may start {max(0, remaining)} more processes and threads"
-            f" ({what} is {limit}); it starts {needs}",
+            f"on {fold(group)}, the job may start only {max(0, remaining)} more processes and threads ({what} is "
+            f"{limit}), but it starts {needs}",
             at=Evidence(what, f"{limit}, {limit - remaining} in use", f"{needs}", command, node),
             also=claims,
             nodes=tuple(group),
-            remedy="Raise LimitNPROC and TasksMax of the daemon that starts ranks (slurmd, sshd), `ulimit -u`, or "
-            "--pids-limit of the container; or set OMP_NUM_THREADS and start fewer loader workers.",
+            remedy="Raise LimitNPROC and TasksMax of the daemon that starts the ranks (slurmd, sshd), `ulimit -u`, "
+            "or the container's --pids-limit; or set OMP_NUM_THREADS and start fewer loader workers.",
             certain=certain,
         )
 
 
 def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
-    """Return how many processes may still start, the limit, its name, and a command to show it; None if unlimited."""
+    """Return the number of processes that may still start, the limit, its name, and a command that shows it; None if
+    unlimited.
+    """
     allowances: list[tuple[int, int, str, str]] = []
     if value.processes_soft is not None and not value.processes_exempt:
         used = value.threads_of_user or 0
-        allowances.append((value.processes_soft - used, value.processes_soft, "the limit of processes", "ulimit -u"))
+        allowances.append((value.processes_soft - used, value.processes_soft, "the process limit", "ulimit -u"))
     group = value.cgroup
     if group.processes_limit is not None:
         remaining = group.processes_limit - (group.processes_used or 0)
@@ -114,14 +116,14 @@ def _remaining(value: Limits) -> tuple[int, int, str, str] | None:
 
 
 @warning_check("LIM005", "process-size-limited", plan=_limits_plan)
-@only_if(has_launches, "process size", "the files start nothing on the nodes")
+@only_if(has_launches, "process size", "the job's files start no processes on the nodes")
 def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No limit on address space or file size blocks a rank.
 
     What it checks: `ulimit -v` (with GPUs, less than 64 GiB) and `ulimit -f` inside the job context.
 
-    Why it matters: CUDA reserves addresses for all memory of the machine, and fails with "out of memory" where it
-    may not; a checkpoint that grows beyond the file limit ends its rank with SIGXFSZ.
+    Why it matters: CUDA reserves addresses for all memory of the machine, and fails with "out of memory" if that is not
+    allowed; a checkpoint that exceeds the file limit ends its rank with SIGXFSZ.
 
     Example: a site's profile sets `ulimit -v 33554432` to protect its login nodes, and sshd of the nodes reads it.
 
@@ -146,7 +148,8 @@ def process_size(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=Evidence(what, size(limit), "unlimited", shown, nodes[0]),
             nodes=tuple(nodes),
             run=(command(*shown.split(), "unlimited"),),
-            remedy=f"`{shown} unlimited` in the job script, or the limit of the daemon that starts ranks.",
+            remedy=f"Put `{shown} unlimited` in the job script, or raise the limit of the daemon that starts the "
+            "ranks.",
         )
 
 
@@ -155,45 +158,46 @@ _SHORT_JOB_S = 24 * 3600
 
 
 @warning_check("LIM006", "rank-time-or-priority-limited", plan=_limits_plan)
-@only_if(has_launches, "time and priority", "the files start nothing on the nodes")
+@only_if(has_launches, "CPU time and priority", "the job's files start no processes on the nodes")
 def time_and_priority(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No rank is ended after some CPU time, or runs behind everything else on its node.
+    """No rank is killed after some CPU time, or has a lower priority than everything else on its node.
 
-    What it checks: `ulimit -t` (below a day), the idle scheduling policy, and a niceness above that of most nodes,
+    What it checks: `ulimit -t` (below a day), the idle scheduling policy, and a nice value above that of most nodes,
     inside the job context.
 
-    Why it matters: the kernel ends a rank that used up its CPU time with SIGXCPU, hours into the run. A rank of low
-    priority waits for every other process of its node, and all other ranks wait for it.
+    Why it matters: the kernel ends a rank that used up its CPU time with SIGXCPU, hours into the run. A rank with low
+    priority waits for every other process on its node, and all other ranks wait for it.
 
-    Example: limits.conf of a former login node holds `* hard cpu 60` (minutes), and node7 was one.
+    Example: node7 is a former login node whose limits.conf contains `* hard cpu 60` (minutes).
 
-    Fix: remove the limit or the priority from the daemon that starts ranks (sshd, slurmd), limits.conf or the profile.
+    Fix: remove the limit or the priority from the daemon that starts the ranks (sshd, slurmd), limits.conf or the
+    profile.
 
-    Known limits: a niceness that all nodes share is assumed to be intended.
+    Known limits: a nice value that all nodes share is assumed to be intended.
     """
-    observed = yield from known_facts(facts, limits, "time and priority")
+    observed = yield from known_facts(facts, limits, "CPU time and priority")
     usual = median_low(value.niceness for value in observed.values()) if observed else 0
     tight: dict[tuple[str, str, str, str], list[str]] = {}
     for node, value in observed.items():
         seconds = value.cpu_time_soft_s
         if seconds is not None and seconds < _SHORT_JOB_S:
-            key = (f"is ended by SIGXCPU after {seconds} s of CPU time", f"{seconds} s", "unlimited", "ulimit -t")
+            key = (f"is killed by SIGXCPU after {seconds} s of CPU time", f"{seconds} s", "unlimited", "ulimit -t")
             tight.setdefault(key, []).append(node)
         if value.idle:
-            key = ("gets only the CPU time that others leave", "SCHED_IDLE", "SCHED_OTHER", "chrt -p $$")
+            key = ("gets only idle CPU time", "SCHED_IDLE", "SCHED_OTHER", "chrt -p $$")
             tight.setdefault(key, []).append(node)
         elif value.niceness > max(0, usual):
-            key = (f"runs with a niceness of {value.niceness}", str(value.niceness), str(usual), "nice")
+            key = (f"runs with a nice value of {value.niceness}", str(value.niceness), str(usual), "nice")
             tight.setdefault(key, []).append(node)
     if observed and not tight:
-        yield passed(f"time and priority on {len(observed)} nodes")
+        yield passed(f"CPU time and priority on {len(observed)} nodes")
     for (what, seen, expected, shown), nodes in tight.items():
         yield failed(
-            f"time and priority: {shown}",
+            f"CPU time and priority: {shown}",
             f"a rank on {fold(nodes)} {what}",
-            at=Evidence("time and priority", seen, expected, shown, nodes[0]),
+            at=Evidence("CPU time and priority", seen, expected, shown, nodes[0]),
             nodes=tuple(nodes),
-            remedy="Remove the limit or priority from the daemon that starts ranks there (sshd, slurmd), from "
+            remedy="Remove the limit or priority from the daemon that starts the ranks (sshd, slurmd), from "
             "/etc/security/limits.d or from the profile.",
         )
 
@@ -215,28 +219,28 @@ def usable_cores(value: Limits) -> float | None:
 
 
 def restriction(value: Limits) -> str:
-    """Return a description of the limit that confines a process to a part of the machine; empty without one."""
+    """Return a description of the limit that confines a process to part of the machine; empty if there is none."""
     cores, online = usable_cores(value), value.online_cpus
     if cores is None or not online or cores >= online:
         return ""
     if value.cgroup.cpu_quota_cores == cores:
         return f"the CPU quota of {value.cgroup.cpu_quota_at} is {cores:g} of {online} cores"
-    return f"its affinity mask holds {len(value.usable_cpus)} of {online} cores"
+    return f"its affinity mask contains {len(value.usable_cpus)} of {online} cores"
 
 
 _plan = on_every_node(limits, when=has_launches, because=lambda job: ranks_of_node(job)[1], context=True)
 
 
 @warning_check("CPU001", "too-few-usable-cores", plan=_plan)
-@only_if(has_launches, "usable cores", "the files start nothing on the nodes")
+@only_if(has_launches, "usable cores", "the job's files start no processes on the nodes")
 def too_few_cores(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ranks on a node may use enough cores for themselves and their loader workers.
 
     What it checks: the smaller of the affinity mask and the tightest CPU quota of all control groups around a rank,
     compared with one core for each rank (two with a GPU) and half a core for each loader worker. Too many workers for
-    an unrestricted machine are information.
+    an unrestricted machine are informational.
 
-    Why it matters: visible cores that may not be used cost more than missing ones. Libraries start a thread for each,
+    Why it matters: visible cores that may not be used are worse than missing ones. Libraries start a thread for each,
     the kernel stops all of them for most of every period, and the other nodes wait: with a quota of 20 % a step took
     five times as long.
 
@@ -244,8 +248,8 @@ def too_few_cores(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: `--cpus-per-task` for srun, a higher CPU limit for the container, fewer loader workers.
 
-    Known limits: the CPU load of a rank is not known. The mask is that of a process started like the ranks; binding by
-    the launcher is not seen.
+    Known limits: the CPU load of a rank is unknown. The mask is that of a process that is started like the ranks;
+    binding by the launcher is not seen.
     """
     observed = yield from known_facts(facts, limits, "usable cores")
     ranks, claims = ranks_of_node(job)
@@ -256,7 +260,7 @@ def too_few_cores(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     cores = {node: usable_cores(value) for node, value in observed.items()}
     blind = [node for node, count in cores.items() if count is None]
     if blind:
-        yield unknown(f"usable cores on {fold(blind)}", "neither an affinity mask nor a quota can be read there")
+        yield unknown(f"usable cores on {fold(blind)}", "neither the affinity mask nor a CPU quota can be read there")
     known = {node: count for node, count in cores.items() if count is not None}
     hidden = [node for node in known if observed[node].cgroup.hidden and known[node] >= max(needed, busy)]
     if hidden:
@@ -298,7 +302,7 @@ def _too_few_finding(
         nodes=tuple(nodes),
         remedy="Give the ranks more cores (srun --cpus-per-task, a higher CPU limit of the container or service), or "
         "start fewer loader workers."
-        + (" Set OMP_NUM_THREADS: without it libraries start a thread for every visible core." if threads else ""),
+        + (" Set OMP_NUM_THREADS: without it, libraries start a thread for every visible core." if threads else ""),
         severity=severity,
         confidence=Confidence.HIGH if cores < ranks else None,
     )
@@ -306,7 +310,7 @@ def _too_few_finding(
 
 @warning_check("CPU002", "usable-cores-differ", plan=_plan)
 def cores_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No node lets its ranks use fewer cores than most nodes do.
+    """No node allows its ranks fewer cores than most nodes do.
 
     What it checks: usable cores (affinity mask and CPU quota) of each node, compared with the upper median of all.
 
@@ -316,7 +320,7 @@ def cores_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: find the control group or mask that restricts them, or exclude the node.
 
-    Known limits: nodes of different kinds that are meant to work together are reported, too.
+    Known limits: nodes of different types that are intended to work together are also reported.
     """
     observed = yield from known_facts(facts, limits, "usable cores")
     cores = {node: count for node, value in observed.items() if (count := usable_cores(value)) is not None}
@@ -325,7 +329,7 @@ def cores_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         return
     if len(cores) < 2:
         if observed:
-            yield unknown("usable cores", "the usable cores of fewer than two nodes are known")
+            yield unknown("usable cores", "the usable cores are known for fewer than two nodes")
         return
     usual = median_high(cores.values())
     fewer = {node: count for node, count in cores.items() if count < MIN_SHARE * usual}
@@ -337,7 +341,7 @@ def cores_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     counts = fold(f"{name} has {count:g}" for name, count in fewer.items())
     yield failed(
         "usable cores: fewer",
-        f"ranks may use fewer cores than on the other nodes, which have {usual:g}: {counts}"
+        f"ranks may use fewer cores than the {usual:g} of the other nodes: {counts}"
         + (f" ({node}: {reason})" if reason else ""),
         at=Evidence("usable cores", f"{fewer[node]:g}", f"{usual:g}", "nproc; cat /sys/fs/cgroup/cpu.max", node),
         nodes=tuple(fewer),
@@ -376,7 +380,7 @@ def _shm_users(job: Job) -> tuple[int, tuple[Claim, ...]]:
     severity=Severity.ERROR,
 )
 def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Shared memory is larger than a container's default where several processes share a node.
+    """Shared memory is larger than a container's default if several processes share a node.
 
     What it checks: size and free space of /dev/shm as a rank sees it.
 
@@ -387,11 +391,11 @@ def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     Fix: `--shm-size` or `--ipc=host` for Docker; a memory-backed emptyDir at /dev/shm in Kubernetes.
 
-    Known limits: the size that is needed depends on the batch; free space is that of this moment.
+    Known limits: the required size depends on the batch; free space is measured at this moment.
     """
     users, claims = _shm_users(job)
     if not users:
-        yield not_applicable("shared memory", "no node is known to have processes that share memory")
+        yield not_applicable("shared memory", "no node certainly has processes that share memory")
         return
     observed = yield from known_facts(facts, limits, "shared memory")
     tiny = {node: v for node, v in observed.items() if comparable_limit(v.shm_total_bytes) <= CONTAINER_DEFAULT_SHM}
@@ -408,7 +412,7 @@ def shm_too_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         node, value = next(iter(tiny.items()))
         yield failed(
             "shared memory: size",
-            f"/dev/shm has only {size(value.shm_total_bytes)} on {fold(tiny)}, and {users} processes of the job "
+            f"/dev/shm has only {size(value.shm_total_bytes)} on {fold(tiny)}, but {users} processes of the job "
             "share it",
             at=_shm_evidence(node, value),
             also=claims,
@@ -451,9 +455,9 @@ def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Why it matters: registering buffers fails with "Cannot allocate memory", far from the cause; daemons often give
     a lower limit than a login shell shows.
 
-    Example: `ulimit -l` prints unlimited after ssh, but ranks started by slurmd get 64 KiB.
+    Example: `ulimit -l` prints unlimited after ssh, but ranks that slurmd starts get 64 KiB.
 
-    Fix: LimitMEMLOCK=infinity for the daemon that starts ranks; `--ulimit memlock=-1` for containers.
+    Fix: LimitMEMLOCK=infinity for the daemon that starts the ranks; `--ulimit memlock=-1` for containers.
 
     Known limits: only checked if the job uses NCCL without disabling InfiniBand, or UCX with RDMA.
     """
@@ -475,13 +479,13 @@ def memlock_limited(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             limit = size(value.locked_memory_soft_bytes)
             yield failed(
                 f"locked memory: {'floor' if hard else 'budget'}",
-                f"a rank on {fold(group)} may lock {limit} of memory, and {fold(value.rdma_devices, 2)} need it to "
-                "register buffers",
+                f"a rank on {fold(group)} may lock only {limit} of memory, but RDMA needs locked memory to register "
+                f"buffers ({fold(value.rdma_devices, 2)})",
                 at=Evidence("locked-memory limit", limit, "unlimited", "ulimit -l", node),
                 also=claims,
                 nodes=tuple(group),
-                remedy="Set LimitMEMLOCK=infinity for the daemon that starts ranks (slurmd, sshd, containerd), or "
-                "--ulimit memlock=-1 for the container.",
+                remedy="Set LimitMEMLOCK=infinity for the daemon that starts the ranks (slurmd, sshd, containerd), "
+                "or --ulimit memlock=-1 for the container.",
                 certain=hard,
             )
 
@@ -497,14 +501,14 @@ def _plan_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A rank may open enough files for its connections.
 
-    What it checks: the soft limit of open files inside the job context against an estimate: 256 for
-    Python and data, and four for every rank of the world (store, Gloo's full mesh, NCCL's rings).
+    What it checks: the soft limit of open files inside the job context, compared with an estimate: 256 for Python and
+    data, and four for every rank of the job (store, Gloo's full mesh, NCCL's rings).
 
-    Why it matters: a job works on one node and fails on four, with "Too many open files" in a library.
+    Why it matters: a job works on one node but fails on four, with "Too many open files" in a library.
 
     Example: a limit of 1024 and 256 ranks.
 
-    Fix: raise the limit for the daemon that starts ranks, or `ulimit -n 65536` in the job script.
+    Fix: raise the limit for the daemon that starts the ranks, or `ulimit -n 65536` in the job script.
 
     Known limits: an estimate; below the number of ranks it is an error, otherwise a warning.
     """
@@ -529,14 +533,15 @@ def open_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         hard_limit = "unlimited" if value.open_files_hard is None else str(value.open_files_hard)
         yield failed(
             "open-files limit" if hard else "open-files limit (estimate)",
-            f"a rank on {fold(group)} may open {value.open_files_soft} files; {world} ranks need about {needed}",
+            f"a rank on {fold(group)} may open only {value.open_files_soft} files, but {world} ranks need about "
+            f"{needed}",
             at=Evidence(
                 "open-files limit", f"{value.open_files_soft} (hard {hard_limit})", f"{needed}", "ulimit -n", node
             ),
             also=claims,
             nodes=tuple(group),
-            remedy="`ulimit -n 65536` in the job script (up to the hard limit), or LimitNOFILE for the daemon that "
-            "starts ranks.",
+            remedy="Put `ulimit -n 65536` in the job script (up to the hard limit), or raise LimitNOFILE of the "
+            "daemon that starts the ranks.",
             run=(command("ulimit", "-n", str(room)),),
             certain=hard,
         )
@@ -555,7 +560,7 @@ _memory_plan = combine_plans(plan_machines, on_every_node(limits, when=has_launc
 
 @dataclass(frozen=True, slots=True)
 class _Need:
-    """The bytes that each node needs, the purpose, and the claims that state it."""
+    """The bytes that each node needs, the purpose, and the claims that give it."""
 
     amount: float
     purpose: str
@@ -563,7 +568,7 @@ class _Need:
 
 
 def _needs(job: Job, nodes: int) -> Iterator[_Need]:
-    """Yield the least memory that the job needs on each node, and the memory that it requests from its scheduler."""
+    """Yield the least memory that the job needs per node, and the memory that it requests from its scheduler."""
     for launch, scope in ((launch, launch.scope) for launch in job.launches):
         named = model_parameters(job, scope)
         if named is None or uses_less_memory(launch) or known_text(job, "offload_optimizer_device", scope) != "cpu":
@@ -572,7 +577,7 @@ def _needs(job: Job, nodes: int) -> Iterator[_Need]:
         each = OFFLOADED_STATES + (OFFLOADED_WEIGHT if weights else 0)
         amount = named[0] * each // max(1, nodes)
         claims = (*job.setting("offload_optimizer_device", scope), named[1])
-        yield _Need(amount, f"the optimizer in host memory takes {size(amount)}", claims)
+        yield _Need(amount, f"the optimizer needs {size(amount)} of host memory", claims)
     for scope in scopes(job):
         for claim in job.setting("memory_per_node_mib", scope):
             found = [value for value in claim.alternatives if isinstance(value, int) and value > 0]
@@ -585,11 +590,11 @@ def _needs(job: Job, nodes: int) -> Iterator[_Need]:
 
 @warning_check("MEM011", "host-memory-short", plan=_memory_plan)
 def host_memory_short(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Each node has the memory that the job needs, and some of it is free.
+    """Each node has the memory that the job needs, and enough of it is free.
 
-    What it checks: the memory of the machine, or the tightest limit of the control groups around a rank where that is
-    less, compared with the size of an optimizer offloaded to the CPU (16 bytes per parameter, shared by the nodes), the
-    job's memory request, and one GiB that must be free before anything starts.
+    What it checks: the memory of the machine, or the tightest limit of the control groups around a rank if that is
+    less, compared with the size of an optimizer that is offloaded to the CPU (16 bytes per parameter, divided by the
+    number of nodes), the job's memory request, and one GiB that must be free before anything starts.
 
     Why it matters: the kernel silently kills a rank (exit code -9), and the others wait for it.
 
@@ -642,16 +647,16 @@ def host_memory_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     """No node has less memory than most nodes, or less memory on one of its own memory nodes.
 
     What it checks: the memory of each machine compared with the upper median of all, and its memory nodes with each
-    other if the other machines have even ones.
+    other if the memory nodes of other machines are even.
 
-    Why it matters: a memory module that failed is disabled at the next boot. The node then has less bandwidth and
-    runs out of memory first; ranks bound to the smaller memory node access the other for every page.
+    Why it matters: a failed memory module is disabled at the next boot. The node then has less bandwidth and runs out
+    of memory first; ranks bound to the smaller memory node access the other for every page.
 
-    Example: node6 has 960 GiB where the others have 1024.
+    Example: node6 has 960 GiB, but the others have 1024.
 
     Fix: have the module replaced; `dmidecode -t memory`, `numactl --hardware`.
 
-    Known limits: nodes of different kinds that are meant to work together are reported, too.
+    Known limits: nodes of different types that are intended to work together are also reported.
     """
     observed = yield from known_facts(facts, machine, "memory")
     if len(fleet.nodes) < 2 or nodes_share_machine(fleet):
@@ -660,7 +665,7 @@ def host_memory_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     totals = {node: value.memory.total_bytes for node, value in observed.items() if value.memory.total_bytes}
     if len(totals) < 2:
         if observed:
-            yield unknown("memory", "the memory of fewer than two nodes is known")
+            yield unknown("memory", "the memory size is known for fewer than two nodes")
         return
     usual = median_high(totals.values())
     less = {node: total for node, total in totals.items() if total < MIN_MEMORY_SHARE * usual}
@@ -669,7 +674,7 @@ def host_memory_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         sizes = fold(f"{name} has {size(total)}" for name, total in less.items())
         yield failed(
             "memory: less",
-            f"less memory than on the other nodes, which have {size(usual)}: {sizes}",
+            f"less memory than the {size(usual)} of the other nodes: {sizes}",
             at=Evidence("memory", size(less[node]), size(usual), "free -h; dmidecode -t memory", node),
             nodes=tuple(less),
             remedy=f"Check whether a module failed on {fold(less)}: `dmidecode -t memory`, `dmesg | grep -i edac`.",
@@ -679,8 +684,9 @@ def host_memory_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         node, words = next(iter(uneven.items()))
         yield failed(
             "memory: uneven",
-            f"memory is spread unevenly on {fold(uneven)}, and evenly on the other nodes: {words}",
-            at=Evidence("memory nodes", words, "the same on each", "numactl --hardware", node),
+            f"memory is spread unevenly over the memory nodes of {fold(uneven)}, but evenly on the other nodes: "
+            f"{words}",
+            at=Evidence("memory nodes", words, "the same on each memory node", "numactl --hardware", node),
             nodes=tuple(uneven),
             remedy=f"Check whether a memory module failed on {fold(uneven)}: `dmidecode -t memory`.",
         )
@@ -692,4 +698,4 @@ def _smallest_node_text(nodes: Sequence[NumaNode]) -> str:
     """Return the memory node with less than nine tenths of the largest, among those with any memory."""
     sizes = {node.number: node.memory_bytes for node in nodes if node.memory_bytes}
     poor = [number for number, amount in sizes.items() if amount < 0.9 * max(sizes.values())]
-    return ", ".join(f"node {n} has {size(sizes[n])}, the largest has {size(max(sizes.values()))}" for n in poor)
+    return ", ".join(f"memory node {n} has {size(sizes[n])}, the largest has {size(max(sizes.values()))}" for n in poor)

@@ -96,21 +96,21 @@ def _is_examination(job: Job, fleet: Fleet) -> bool:
 def node_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node has what the user requires of all nodes.
 
-    What it checks: each requirement of `preflight nodes --expect`, and with `--golden` that every node has the
-    properties of the golden node: number and model of GPUs, driver, system, kernel, processors, memory, RDMA ports.
+    What it checks: each requirement of `preflight nodes --expect`, and, with `--golden`, the properties of the golden
+    node: number and model of GPUs, driver, system, kernel, processors, memory, RDMA ports.
 
     Why it matters: one node that was repaired with a smaller memory module, or missed an update, slows down or stops
     every job that is placed on it.
 
-    Example: `--expect gpus=8`, and node17 shows 7 since its last restart.
+    Example: `--expect gpus=8`, and node17 has shown 7 since its last restart.
 
-    Fix: repair the node, bring it to the image of the others, or take it out of service.
+    Fix: repair the node, install the other nodes' image, or take it out of service.
 
     Known limits: only the properties that `preflight nodes --help` lists. Sizes of memory that differ by less than 5 %
     count as equal.
     """
     if not (job.about("node_requirement") or job.about("golden_node")):
-        yield not_applicable("nodes", "nothing is required of the nodes themselves")
+        yield not_applicable("nodes", "no requirement for the nodes is configured")
         return
     known = {record.node.name: properties(record, facts) for record in fleet.records if not record.problem}
     requirements = [
@@ -135,7 +135,7 @@ def _add_golden_requirements(
     stated = {requirement.name for requirement, _ in wanted}
     for group in (_GPUS, _RDMA, _MACHINE):
         if not set(group) & {*known[name], *stated}:
-            yield unknown(f"golden node {name}", f"{group[0]} of the golden node {name} is not known", required=True)
+            yield unknown(f"golden node {name}", f"{group[0]} of the golden node {name} is unknown", required=True)
     for prop, value in known[name].items():
         if prop not in stated:
             wanted.append((Requirement(prop, "==", value), claim))
@@ -144,7 +144,7 @@ def _add_golden_requirements(
 def _requirement_verdict(requirement: Requirement, claim: Claim, node: str, value: str) -> Verdict:
     subject = f"{requirement.name} of {node}"
     if not value:
-        return unknown(subject, f"{requirement.name} of {node} is not known", nodes=(node,), required=True)
+        return unknown(subject, f"{requirement.name} of {node} is unknown", nodes=(node,), required=True)
     if is_met(requirement, value):
         return passed(subject)
     least = "at least " if requirement.comparison == ">=" else ""

@@ -1,4 +1,4 @@
-"""The requests that all link checks share (which node dials which address and port), and their results."""
+"""The requests that all link checks share (which node connects to which address and port), and their results."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def _endpoints(job: Job, fleet: Fleet, facts: Facts) -> tuple[Endpoint, ...]:
 
 
 def undialled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Endpoint, str]]:
-    """Yield the endpoints that no node dialled, with the reason; none on one machine, where names mean nothing."""
+    """Yield the endpoints that no node tried, with the reason; none on one machine, where names are meaningless."""
     labels = {cell.label for cell in cells(facts)}
     reached = {node.name for node in fleet.reached}
     if nodes_share_machine(fleet) or not labels:
@@ -88,13 +88,13 @@ def undialled(job: Job, fleet: Fleet, facts: Facts) -> Iterator[tuple[Endpoint, 
         if not 0 < endpoint.port < 65536 or label_of(endpoint) in labels:
             continue
         if node is None:
-            yield endpoint, f"no node is known to have the address {endpoint.host}, so its port was not dialled"
+            yield endpoint, f"no node is known to have the address {endpoint.host}, so its port was not tested"
         elif node in reached and endpoint.kind == "server":
-            yield endpoint, f"no node dialled it on {node}"
+            yield endpoint, f"no node tried to connect to it on {node}"
 
 
 def _binder(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint) -> str | None:
-    """Return the node that binds `endpoint`, found by its name, else by the nodes' own addresses; None if unknown."""
+    """Return the node that binds `endpoint`, by its name or else by the nodes' own addresses; None if unknown."""
     node = owner(fleet, endpoint)
     if node is None and endpoint.kind in ("store", "rendezvous"):
         node = fleet.master
@@ -130,7 +130,7 @@ def label_of(endpoint: Endpoint) -> str:
 
 
 def partners(fleet: Fleet) -> dict[str, list[str]]:
-    """Return the peers that each reached node dials, in the order of the rounds."""
+    """Return the peers to which each reached node connects, in the order of the rounds."""
     found: dict[str, list[str]] = {node.name: [] for node in fleet.reached}
     for pairs in schedule(tuple(found)).rounds:
         for a, b in pairs:
@@ -149,7 +149,9 @@ def listeners(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 @requests_for(dial, listen)
 def plan_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Request one listener and one dialler per node for all link checks; all nodes dial the job's own endpoints."""
+    """Request one listener and one connecting probe per node for all link checks; all nodes try the job's own
+    endpoints.
+    """
     if len(fleet.nodes) < 2 or len(fleet.reached) < 2:
         return
     yield from listeners(job, fleet, facts)
@@ -187,7 +189,7 @@ def plan_links(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def plan_second_try(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Request transient failures once more: a busy node is not a closed port."""
+    """Request transient failures once more, because a busy node is not a closed port."""
     for row in facts.each(dial):
         if not isinstance(row.fact, Observed) or row.params.get("look"):
             continue
@@ -233,10 +235,10 @@ def _dialling(source: str, peers: tuple[str, ...], params: dict[str, object], cl
 
 @memoize
 def addresses_of(job: Job, fleet: Fleet, facts: Facts) -> dict[str, str]:
-    """Return the address at which the job's processes will be dialled, by node name.
+    """Return the address at which the job's processes will be contacted, by node name.
 
-    The interface that a filter chooses comes first; then, for Gloo, the address of the node's own name; then NCCL's
-    default interface; then the node's name.
+    It is that of the interface that a filter selects; otherwise, for Gloo, the address of the node's own name;
+    otherwise NCCL's default interface; otherwise the node's name.
     """
     observed = {node: fact.interfaces for node, fact in facts.observed(interfaces).items()}
     by_name = "nccl" not in backends(job)[0]
@@ -269,7 +271,7 @@ def _address(job: Job, node: Node, observed: Sequence[Interface], own_addresses:
 
 @memoize
 def cells(facts: Facts) -> tuple[Cell[Target], ...]:
-    """Return the latest result for every dialled port of every pair."""
+    """Return the latest result for every tried port of every pair."""
     results = grouped((row.node, (row, row.fact.value)) for row in facts.each(dial) if isinstance(row.fact, Observed))
     dial_cells: list[Cell[Target]] = []
     for node, several in results.items():
@@ -305,25 +307,25 @@ def failed_at_first(facts: Facts) -> list[Cell[Target]]:
 
 
 def claims_of(job: Job, fleet: Fleet, facts: Facts, labels: set[str]) -> tuple[Claim, ...]:
-    """Return the claims that state the ports of these labels."""
+    """Return the claims that give the ports of these labels."""
     found = [item for items in bound_by(job, fleet, facts).values() for item in items if label_of(item) in labels]
     return tuple(dict.fromkeys(claim for item in found for claim in item.claims))
 
 
 def coverage(fleet: Fleet, facts: Facts) -> str:
-    """Return the note of a passing check: the tried pairs and ports, also of nodes that were lost afterwards."""
+    """Return the note of a passing check: the tried pairs and ports, including those of nodes that were lost later."""
     dialled_from = {row.node for row in facts.each(dial) if isinstance(row.fact, Observed)}
     names = [record.node.name for record in fleet.records if not record.problem or record.node.name in dialled_from]
     plan = schedule(names)
-    rendezvous_note = ", and from every node the rendezvous ports" if plan.is_sample else ""
+    rendezvous_note = ", and the rendezvous ports from every node" if plan.is_sample else ""
     return (
-        f"links: {plan.coverage_text}, in both directions{rendezvous_note}; {_spread_note(facts)}TCP only, UDP and"
-        " RDMA are not tried"
+        f"links: {plan.coverage_text}, in both directions{rendezvous_note}; {_spread_note(facts)}only TCP, not UDP "
+        "or RDMA"
     )
 
 
 def _spread_note(facts: Facts) -> str:
-    """Return a description of the part of the ephemeral range that was dialled."""
+    """Return a description of the part of the ephemeral range that was tried."""
     ports: dict[str, set[int]] = {}
     for cell in cells(facts):
         if cell.label == SPREAD:
@@ -333,7 +335,7 @@ def _spread_note(facts: Facts) -> str:
     all_ports = {port for found in ports.values() for port in found}
     fewest, most = (pick(len(found) for found in ports.values()) for pick in (min, max))
     count = str(most) if fewest == most else f"{fewest} to {most}"
-    return f"{count} ports of each node from {min(all_ports)} to {max(all_ports)}, not those between; "
+    return f"on each node, {count} sampled ports from {min(all_ports)} to {max(all_ports)}; "
 
 
 #: Each node queries the addresses of this many others; every machine of a network receives every request.
@@ -341,7 +343,7 @@ _MAX_REQUESTED = 3
 
 
 def plan_neighbours(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Request the nodes' tables of each other's hardware addresses, after the nodes have dialled each other."""
+    """Request the nodes' tables of each other's hardware addresses, after the nodes have connected to each other."""
     if nodes_share_machine(fleet) or not any(True for _ in facts.each(dial)):
         return
     addresses = addresses_of(job, fleet, facts)
@@ -356,9 +358,9 @@ _NOT_FAILED = ("ok", "slow", "untried", "unbound")
 
 @dataclass(frozen=True, slots=True)
 class ArpConflict:
-    """An address of `node` for which another machine, with these hardware addresses, answers.
+    """An address of `node` for which another machine, with these hardware addresses, also responds.
 
-    `other_node` is that machine if it is a node of the job. `owner_answers` is whether `node` itself answers, too.
+    `other_node` is that machine if it is a node of the job. `owner_answers`: whether `node` itself responds too.
     """
 
     node: str
@@ -370,11 +372,11 @@ class ArpConflict:
 
 
 def arp_conflicts(facts: Facts) -> tuple[ArpConflict, ...]:
-    """Return the conflicts: addresses of nodes for which another machine answers.
+    """Return the conflicts: addresses of nodes for which another machine responds.
 
-    A hardware address that answers for several addresses belongs to a router or cloud (proxy ARP) and is ignored. If an
-    IP address has only one known hardware address, it counts only if connections fail: a bond, a virtual function or a
-    container bridge may answer with an address other than the interface's own.
+    A hardware address that responds for several addresses belongs to a router or cloud (proxy ARP) and is ignored. If
+    an IP address has only one known hardware address, it counts only if connections fail: a bond, a virtual function or
+    a container bridge may respond with an address other than the interface's own.
     """
     observed = facts.observed(neighbours)
     twins = set(shared_hardware(facts))
@@ -404,7 +406,7 @@ def arp_conflicts(facts: Facts) -> tuple[ArpConflict, ...]:
 
 
 def shared_hardware(facts: Facts) -> dict[str, dict[str, Card]]:
-    """Return the hardware addresses that several nodes' dialled cards share, each with its cards by node."""
+    """Return the hardware addresses that several nodes' network cards share, each with its cards by node."""
     dialled = {cell.result.address for cell in cells(facts)}
     found: dict[str, dict[str, Card]] = {}
     for node, seen in facts.observed(neighbours).items():
@@ -441,19 +443,19 @@ def disputed_pairs(facts: Facts) -> set[frozenset[str]]:
 @only_if(has_several_nodes, "hardware addresses", "the job has one node")
 @only_if(runs_on_several_machines, "hardware addresses", "all nodes are this machine")
 def address_answered_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No other machine answers for the address of a node.
+    """No other machine responds for the address of a node.
 
-    What it checks: the hardware addresses that the nodes have stored for each other, and get in answer to a new
-    request, compared with those of the owner.
+    What it checks: the hardware addresses that the nodes have stored for each other, and get in response to a new
+    request, compared with the owner's.
 
-    Why it matters: the first answer gets the packets: some nodes reach the right machine, others the wrong one, and a
-    minute later it may be reversed.
+    Why it matters: the first response wins: some nodes reach the right machine, others the wrong one, and a minute
+    later it may be the other way round.
 
-    Example: two cards answer for node3's 10.0.0.13: 02:00:00:00:03:01, node3's own, and 02:00:00:00:09:99.
+    Example: two cards respond for node3's 10.0.0.13: 02:00:00:00:03:01, node3's own, and 02:00:00:00:09:99.
 
-    Fix: find the machine with that hardware address in the switch's table, and give it another address.
+    Fix: find the machine with that hardware address in the switch's table, and assign it another address.
 
-    Known limits: requests are sent for IPv4 only; a hardware address that answers for several nodes is assumed to be a
+    Known limits: requests are sent for IPv4 only; a hardware address that responds for several nodes is assumed to be a
     router's.
     """
     found = arp_conflicts(facts)
@@ -465,14 +467,14 @@ def address_answered_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
         requested = f"; {fold(refusals, 1)}, so only the neighbour tables were compared" if refusals else ""
         yield passed(f"hardware addresses of {len(observed)} nodes{requested}")
     elif not any(True for _ in facts.each(neighbours)):
-        yield unknown("hardware addresses", "no node connected to another")
+        yield unknown("hardware addresses", "no node connected to any other node")
 
 
 def _finding(item: ArpConflict, facts: Facts) -> Verdict:
     own = [card for card in facts.observed(neighbours)[item.node].cards if item.address in card.addresses]
     hardware = fold(item.hardware, 3)
     who = f"{item.other_node} ({hardware})" if item.other_node else f"another machine ({hardware})"
-    mine = f"{own[0].name}, {own[0].hardware}" if own else "its own card"
+    mine = f"{own[0].name}, {own[0].hardware}" if own else "its own network card"
     observers = fold(item.seen_by, 4)
     owner = f"{item.node} ({mine})"
     return failed(
@@ -488,8 +490,8 @@ def _finding(item: ArpConflict, facts: Facts) -> Verdict:
             item.seen_by[0],
         ),
         nodes=(item.node, item.other_node) if item.other_node else (item.node,),
-        remedy=f"Find {hardware} in the switch's table of hardware addresses and give that machine another "
-        f"address; then `ip neigh flush to {item.address}` on every node.",
+        remedy=f"Find {hardware} in the switch's MAC address table and give that machine a different IP address; "
+        f"then `ip neigh flush to {item.address}` on every node.",
     )
 
 
@@ -504,20 +506,20 @@ def _finding(item: ArpConflict, facts: Facts) -> Verdict:
 )
 @only_if(runs_on_several_machines, "hardware addresses", "all nodes are one machine")
 def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No two nodes have one hardware address on the network of the job.
+    """No two nodes have the same hardware address on the job's network.
 
-    What it checks: the hardware addresses of the cards at which the nodes are dialled. It is an error if a connection
-    to or from one of these nodes failed, too, otherwise a warning.
+    What it checks: the hardware addresses of the network cards through which the nodes are reached. The finding is an
+    error if a connection to or from one of these nodes also failed, otherwise a warning.
 
-    Why it matters: a switch sends all frames for the address to the port that used it last, so that the two nodes take
-    the network from each other every few milliseconds.
+    Why it matters: a switch sends all frames for the address to the port that used it last, so the two nodes take the
+    connection from each other every few milliseconds.
 
     Example: node3 is a copy of node2's virtual machine, and its image keeps 52:54:00:12:34:56.
 
     Fix: give one of the nodes another hardware address.
 
-    Known limits: a node that cannot be reached because of this is not among those compared. Containers of one machine
-    may share an address on purpose (ipvlan).
+    Known limits: a node that cannot be reached because of this is not compared. Containers of one machine may share an
+    address on purpose (ipvlan).
     """
     observed = yield from known_facts(facts, neighbours, "hardware addresses")
     failing = {name for cell in cells(facts) if cell.result.status not in _NOT_FAILED for name in cell.pair}
@@ -532,7 +534,8 @@ def hardware_address_twice(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ver
                 "hardware address", hardware, "a different one on each node", f"ip link show {card.name}", node
             ),
             nodes=tuple(holders),
-            remedy=f"Give all of {fold(holders)} but one another hardware address: `ip link set {card.name} address`.",
+            remedy=f"Give all of {fold(holders)} but one a different hardware address: `ip link set {card.name} "
+            "address`.",
             certain=certain,
         )
     if observed and not twins:

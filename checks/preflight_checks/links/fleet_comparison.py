@@ -1,9 +1,9 @@
-"""Links compared with each other: links far from the rest of the fleet, and what several of them share.
+"""Links compared with each other: links that are far from the rest of the fleet, and what several such links share.
 
 Each node is measured with a few partners, in rounds, so that no node takes part in two measurements at once. Outliers
-are measured a second time, for longer and with little else running: a single odd number is not a finding, and a node
-that had to wait for a processor proves nothing about a network. Both nodes of an odd pair are measured with others,
-too, which shows whether a node or the link between them is at fault.
+are measured a second time, for longer and with little else running: a single outlier is not a finding, and a node that
+had to wait for a processor proves nothing about a network. Both nodes of an outlier are also measured with others,
+which shows whether a node or the link between them is at fault.
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ Ends = tuple[Interface | None, Interface | None]
 
 @dataclass(frozen=True, slots=True)
 class Measurement:
-    """One direction of a measurement. `number` counts those of the pair; `rate_mbps` is the best of its streams."""
+    """One direction of a measurement. `number` counts the pair's measurements; `rate_mbps` is the best of its
+    streams.
+    """
 
     pair: Pair
     number: int
@@ -79,7 +81,7 @@ class Measurement:
 
     @property
     def lost_pings(self) -> int:
-        """Number of retransmitted ping segments; 0 if datagrams show that only the other direction loses packets."""
+        """Retransmitted ping segments; 0 if datagrams show that only the other direction loses packets."""
         other = self.quality.back if self.direction is self.quality.out else self.quality.out
         if self.direction.arrived and self.lost < LOST <= _lost_datagrams(other):
             return 0
@@ -99,7 +101,7 @@ def _lost_datagrams(direction: Direction) -> int:
 class FleetValues:
     """The fleet's usual values, from the first measurement of every pair; None if nothing could be measured.
 
-    Rates count only up to `Cards.ceiling_mbps`: above it they depend on processors, not on the network.
+    Rates count only up to `Cards.ceiling_mbps`: above that, they depend on processors, not on the network.
     """
 
     rate_mbps: float | None
@@ -114,7 +116,7 @@ KINDS = ("slow", "late", "unsteady", "lossy", "narrow")
 
 
 def plan_measurements(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Request measurements of each node with a few partners, and then of outliers once more."""
+    """Request measurements of each node with a few partners, and repeated measurements of outliers."""
     if len(fleet.reached) < 2 or nodes_share_machine(fleet):
         return
     addresses = addresses_of(job, fleet, facts)
@@ -160,7 +162,7 @@ def _request(source: str, peer: str, host: str, params: Mapping[str, object]) ->
 
 @memoize
 def measurements_of(facts: Facts) -> dict[Pair, list[Measurement]]:
-    """Return every measured direction, the first measurement first."""
+    """Return every measured direction, with the first measurement first."""
     measurements: dict[Pair, list[Measurement]] = {}
     at = {
         (node, address.address): item
@@ -256,14 +258,14 @@ class Cards:
                     self._carried[key] = max(self._carried.get(key, 0.0), item.rate_mbps)
 
     def expected_mbps(self, item: Measurement) -> float | None:
-        """Return the rate of the slower card, up to what one process fills; None unless both are physical."""
+        """Return the rate of the slower card, up to what one process can fill; None unless both cards are physical."""
         speeds = [end.speed_mbps for end in item.ends if end is not None and end.kind == "physical" and end.speed_mbps]
         return min(MAX_EXPECTED_MBPS, *speeds) if len(speeds) == 2 else None
 
     def ceiling_mbps(self, item: Measurement) -> float:
-        """Return the highest rate expected of any link: what one process fills, or the slower card's stated speed.
+        """Return the highest rate expected of any link: what one process can fill, or the slower card's reported speed.
 
-        Virtual cards count, too, unless they carried more than they state.
+        Virtual cards also count, unless they carried more than they report.
         """
         ceiling = float(MAX_EXPECTED_MBPS)
         for name, end in zip(item.pair, item.ends, strict=True):
@@ -293,7 +295,9 @@ def values_and_cards(facts: Facts) -> tuple[FleetValues, Cards]:
 
 @dataclass(frozen=True, slots=True)
 class JudgedDirection:
-    """A direction with its faults; `inconclusive` ones are explained by load, `unconfirmed` ones were not repeated."""
+    """A direction with its faults; load explains the `inconclusive` ones, and the `unconfirmed` ones were not measured
+    again.
+    """
 
     pair: Pair
     measurements: tuple[Measurement, ...]
@@ -324,7 +328,7 @@ def judged_directions(facts: Facts) -> tuple[JudgedDirection, ...]:
 
 
 def _is_explained_by_load(item: Measurement, kind: str, common: FleetValues, cards: Cards) -> bool:
-    """Return whether a busy node explains the measurement: waits delay data by at most twice the larger share."""
+    """Return whether a busy node explains the measurement: waiting delays data by at most twice the larger share."""
     busy = item.busy(kind)
     if busy <= BUSY or kind != "slow" or busy >= 0.5:
         return busy > BUSY
@@ -333,7 +337,9 @@ def _is_explained_by_load(item: Measurement, kind: str, common: FleetValues, car
 
 
 def slowest_direction(facts: Facts, nodes: set[str]) -> tuple[float, Pair] | None:
-    """Return the latest single-stream rate in Mbit/s of the slowest link between two of the nodes; None without any."""
+    """Return the latest single-stream rate in Mbit/s of the slowest link between two of the nodes; None if there is
+    none.
+    """
     rates = [
         (rate, pair)
         for pair, several in measurements_of(facts).items()
@@ -371,12 +377,12 @@ def subject(shape: Shape[T]) -> str:
 
 
 def pair_text(shape: Shape[T]) -> str:
-    """Return the pairs of a shape; the first four by name."""
+    """Return the pairs of a shape, of which only the first four are named."""
     return fold((f"{source} to {peer}" for source, peer in sorted({cell.pair for cell in shape.cells})), 4)
 
 
 def direction(shape: Shape[T]) -> str:
-    """Return the direction of a shape, in words."""
+    """Return a description of a shape's direction."""
     if shape.kind == "everybody":
         return f"between any two nodes ({fold(shape.nodes)})"
     if shape.kind == "pair":
@@ -422,8 +428,8 @@ def find(
     is_bad: Callable[[JudgedDirection], bool],
     size: Callable[[JudgedDirection], float] | None = None,
 ) -> LinkFaults:
-    """Return the faults of these `kinds`, in groups of similar `size`, because another order of magnitude has another
-    cause.
+    """Return the faults of these `kinds`, in groups of similar `size`, because a different order of magnitude has a
+    different cause.
 
     Inconclusive links count neither for nor against a node.
     """
@@ -463,12 +469,12 @@ def inconclusive_verdicts(faults: LinkFaults, kind: str, subject: str) -> Iterat
         look = max((item.measurements[-1] for item in busy), key=lambda look: look.busy(kind))
         yield unknown(
             f"{subject}: {_directions(busy)}",
-            f"inconclusive: host busy (one of the two waited {look.busy(kind):.0%} of the time for a processor; "
-            f"{load_of(look)})",
+            f"inconclusive: host busy (one of the two hosts waited for a processor {look.busy(kind):.0%} of the "
+            f"time; {load_of(look)})",
         )
     late = [item for item in faults.every if kind in item.unconfirmed]
     if late:
-        yield unknown(f"{subject}: {_directions(late)}", "an outlier once, and there was no time to measure it again")
+        yield unknown(f"{subject}: {_directions(late)}", "an outlier, with no time to measure it again")
 
 
 def _directions(items: Sequence[JudgedDirection]) -> str:
@@ -482,7 +488,7 @@ def load_of(look: Measurement) -> str:
         for load, count in zip(average, processors, strict=False)
         if load is not None
     ]
-    return f"load average {' and '.join(shown)}" if shown else "load average not known"
+    return f"load average {' and '.join(shown)}" if shown else "load average unknown"
 
 
 def coverage_text(faults: LinkFaults, fleet: Fleet) -> str:

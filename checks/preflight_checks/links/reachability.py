@@ -42,17 +42,17 @@ from preflight_checks.requirements import fold, is_literal, unreached_nodes
 def large_payload_stalls(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Payloads larger than one frame arrive between all nodes.
 
-    What it checks: 64 KiB are sent over each connection that a node opens to its partners, and must be acknowledged.
-    If they are not, messages of 64 B to 16 KB find the size that gets lost.
+    What it checks: 64 KiB are sent over each connection that a node opens to its partners, and must be acknowledged. If
+    they are not, messages of 64 B to 16 KB determine the size that is lost.
 
     Why it matters: if a switch port or tunnel silently drops frames of the hosts' size, everything small works:
     rendezvous, barrier, small all-reduces. The first large gradient hangs the job.
 
-    Example: hosts at MTU 9000, the port of node3 at 1500: 1400 bytes arrive, 2000 do not.
+    Example: the hosts have MTU 9000, but the port of node3 has 1500: 1400 bytes arrive, 2000 do not.
 
-    Fix: give hosts and switch ports one MTU, or lower the hosts' to the smallest on the path.
+    Fix: configure the same MTU on hosts and switch ports, or lower the hosts' MTU to the smallest on the path.
 
-    Known limits: TCP only; a path of RDMA traffic may have another MTU. Under 200 kbit/s is reported as slow.
+    Known limits: TCP only; the path of RDMA traffic may have another MTU. A rate under 200 kbit/s is reported as slow.
     """
     tried = [cell for cell in cells(facts) if cell.result.status in ("ok", "stalled", "slow")]
     if not tried:
@@ -79,13 +79,14 @@ def _stall_finding(shape: Shape[Target], claims: tuple[Claim, ...], mtus: str) -
     return failed(
         f"large payloads: {subject(shape)}",
         f"payloads above {arrived} bytes do not arrive {direction(shape)} ({lost} bytes were never acknowledged), "
-        f"while connections and smaller payloads work: the path takes smaller frames than the hosts send (MTU){mtus}",
+        "although connections and smaller payloads work: the path supports only smaller frames than the hosts send "
+        f"(MTU){mtus}",
         at=evidence[0],
         also=(*evidence[1:], *claims),
         nodes=shape.nodes,
-        remedy=f"Compare the MTU of the hosts with that of the switch ports and tunnels towards "
-        f"{fold(shape.nodes)}; until the path is fixed, lower the hosts' (`ip link set DEV mtu 1500`). "
-        f"`ping -M do -s 8000 {address}` on {example.source} shows it.",
+        remedy=f"Compare the MTU of the hosts with that of the switch ports and tunnels towards {fold(shape.nodes)}; "
+        "until the path is fixed, lower the hosts' MTU (`ip link set DEV mtu 1500`). `ping -M do -s 8000 "
+        f"{address}` on {example.source} shows the problem.",
     )
 
 
@@ -98,8 +99,8 @@ def _slow_payload_finding(shape: Shape[Target], claims: tuple[Claim, ...]) -> Ve
         at=evidence[0],
         also=(*evidence[1:], *claims),
         nodes=shape.nodes,
-        remedy=f"Look for packet loss, a rate limit or a link at the wrong speed at {fold(shape.nodes)}: "
-        "`ip -s link`, `ethtool DEV`.",
+        remedy=f"Look for packet loss, a rate limit or a link with the wrong speed at {fold(shape.nodes)}: `ip -s "
+        "link`, `ethtool DEV`.",
         certain=False,
     )
 
@@ -150,20 +151,20 @@ def _networks(observed: Mapping[str, Interfaces], node: str, address: str) -> se
 @only_if(has_several_nodes, "ways back", "the job has one node")
 @only_if(runs_on_several_machines, "ways back", "all nodes are this machine")
 def return_path_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Connections of a node come from the network at which it is dialled, and from its own address.
+    """Connections from a node come from the network at which others reach it, and from its own address.
 
-    What it checks: the source address of each connection, on both nodes, compared with the interface whose address the
-    others dial.
+    What it checks: the source address of each connection, on both nodes, compared with the interface at whose address
+    the others connect.
 
     Why it matters: the two directions then use different networks, one of which may be the slow management network or
     be blocked by a strict rp_filter. Behind address translation, peers cannot connect back to the source of a
     connection.
 
-    Example: node3 is dialled at 10.77.0.3 (eth0), and its own connections come from 10.78.0.3 (eth1).
+    Example: others connect to node3 at 10.77.0.3 (eth0), but its own connections come from 10.78.0.3 (eth1).
 
-    Fix: compare `ip route` on the named node with that of another; give the ranks the host's network.
+    Fix: compare `ip route` on the named node and on another node; run the ranks in the host's network.
 
-    Known limits: only TCP on ports that the kernel picks. Connections succeed, so this is only a hint; NIC002 and
+    Known limits: only TCP, on ports that the kernel chooses. Connections succeed, so this is only a hint; NIC002 and
     NIC007 judge the routes themselves.
     """
     tried = [cell for cell in cells(facts) if cell.label == FREE and cell.result.source]
@@ -200,7 +201,7 @@ Addresses = dict[str, dict[str, Interface]]
 
 
 def _takes_another_path(cell: Cell[Target], dialled: dict[str, list[Interface]], observed: Addresses) -> bool:
-    """Return whether the connection left through an interface and network at which no peer dials this node."""
+    """Return whether the connection left through an interface and network at which no peer connects to this node."""
     used = observed.get(cell.source, {}).get(cell.result.source)
     usual = dialled.get(cell.source, [])
     if used is None or used.loopback or not usual or used in usual:
@@ -221,8 +222,8 @@ def _other_path_finding(group: list[Cell[Target]], dialled_at: dict[str, set[str
     peers = fold(cell.peer for cell in group)
     return failed(
         f"return paths of {node}",
-        f"connections of {node} to {peers} come from {source} ({observed[node][source].name}),"
-        f" while the others connect to it at {usual}: the two directions use different paths",
+        f"{node} connects to {peers} from {source} ({observed[node][source].name}), but the other nodes connect to "
+        f"it at {usual}: the two directions use different paths",
         at=Evidence(
             f"connection to {first.peer}",
             f"from {source}",
@@ -231,7 +232,7 @@ def _other_path_finding(group: list[Cell[Target]], dialled_at: dict[str, set[str
             node,
             first.at_s,
         ),
-        remedy=f"Compare `ip route` on {node} with another node's.",
+        remedy=f"Compare the output of `ip route` on {node} and on another node.",
     )
 
 
@@ -240,40 +241,43 @@ def _translation_finding(group: list[Cell[Target]]) -> Verdict:
     node, seen_as = first.source, first.result.seen_as
     return failed(
         f"translated addresses of {node}",
-        f"{fold(cell.peer for cell in group)} see the connections of {node} come from {seen_as}, which is not one of "
-        "its addresses: something on the path translates addresses",
+        f"{fold(cell.peer for cell in group)} see connections from {node} with the source address {seen_as}, which "
+        "is not one of its addresses: something on the path translates addresses",
         at=Evidence(
             f"connection to {first.peer}", f"seen as {seen_as}", first.result.source, "ip -br addr", node, first.at_s
         ),
-        remedy="Give the ranks the host's network (hostNetwork, --network host), or an overlay without translation.",
+        remedy="Run the ranks in the host's network (hostNetwork, --network host), or in an overlay without address "
+        "translation.",
     )
 
 
 @check("LNK001", "port-unreachable", plan=plan_links, when="link", follow_up=plan_second_try, severity=Severity.ERROR)
 @only_if(has_several_nodes, "links", "the job has one node")
 def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Every node opens the job's ports, and freely chosen ones, on every other node.
+    """Every node can connect to the job's ports, and to freely chosen ports, on every other node.
 
-    What it checks: each pair of nodes, both ways: the rendezvous and parameter-server ports where they are bound, and
-    a port that the kernel picks, because Gloo and NCCL connect all ranks over such ports, and a few ports across
-    net.ipv4.ip_local_port_range, because a filter may cover a part of it. preflight's own listener is recognized by a
-    token. Failures that can be transient are tried a second time.
+    What it checks: each pair of nodes, both ways: the rendezvous and parameter-server ports where they are bound, a
+    port that the kernel chooses, because Gloo and NCCL connect all ranks over such ports, and a few ports across
+    net.ipv4.ip_local_port_range, because a filter may cover only part of it. preflight's own listener is recognized by
+    a token. Failures that can be transient are tried a second time.
 
-    Why it matters: a dropped port leaves most or all nodes silent for minutes, and the only error names the wrong node.
+    Why it matters: if packets to a port are dropped, most or all nodes are silent for minutes, and the only error names
+    the wrong node.
 
-    Example: the firewall of node3 lets only port 22 in; all-reduce between the other three works, the job hangs.
+    Example: the firewall of node3 allows only port 22; all-reduce between the other three nodes works, but the job
+    hangs.
 
     Fix: allow TCP between the nodes of the job, on its ports and on the range of
     net.ipv4.ip_local_port_range.
 
-    Known limits: above 64 nodes a sample of pairs is tried, and from every node the rendezvous ports. Connections are
+    Known limits: above 64 nodes, a sample of pairs is tried, and the rendezvous ports from every node. Connections are
     made by this user outside the container; UDP and RDMA are not tried.
     """
     grouped_results = dial_evidence(facts)
     yield from _untried_verdicts(facts, grouped_results)
     if grouped_results.other_machine:
         pairs = fold((f"{cell.source} to {cell.peer}" for cell in grouped_results.other_machine), 4)
-        reason = "blocked by LNK007 or LNK010: another machine responds to this address"
+        reason = "blocked by LNK007 or LNK010: another machine responds at this address"
         yield unknown(f"links: {pairs}", reason, nodes=_end_nodes(grouped_results.other_machine), required=True)
     if grouped_results.no_carrier:
         pairs = fold((f"{cell.source} to {cell.peer}" for cell in grouped_results.no_carrier), 4)
@@ -291,8 +295,8 @@ def port_unreachable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if late:
         pairs = fold((f"{cell.source} to {cell.peer}" for cell in late), 4)
         yield unknown(
-            f"links at first: {pairs}",
-            "they failed once and worked on the second try: the node was busy, or packets were lost",
+            f"first attempts over links: {pairs}",
+            "they failed, and succeeded on the second attempt: the node was busy, or packets were lost",
         )
     silent = unreached_nodes(fleet)
     if silent:
@@ -308,7 +312,9 @@ _MAX_PAIRS = 4
 
 
 def group_shapes(shapes: Sequence[Shape[Target]]) -> list[list[Shape[Target]]]:
-    """Return the shapes in groups of one kind, whose ports and failures are the same: one fault on several nodes."""
+    """Return the shapes in groups of one kind with the same ports and failures, which are one fault on several
+    nodes.
+    """
     groups: dict[tuple[object, ...], list[Shape[Target]]] = {}
     pairs = sum(shape.kind == "pair" for shape in shapes)
     for index, shape in enumerate(shapes):
@@ -329,7 +335,7 @@ def _untried_verdicts(facts: Facts, grouped_results: DialEvidence) -> Iterator[V
     """Yield one `unknown` per reason for the pairs and ports that could not be tried."""
     for host in dict.fromkeys(cell.result.host for cell in grouped_results.other_address):
         nodes = tuple(dict.fromkeys(cell.source for cell in grouped_results.other_address if cell.result.host == host))
-        reason = f"blocked by NAM002: {host} resolves to another address there"
+        reason = f"blocked by NAM002: {host} resolves to a different address there"
         yield unknown(f"links: {fold(nodes)} to {host}", reason, nodes=nodes, required=True)
     missing: dict[str, dict[str, tuple[str, ...]]] = {}
     for seen, why in nodes_without_dial(facts):
@@ -347,7 +353,7 @@ def _untried_verdicts(facts: Facts, grouped_results: DialEvidence) -> Iterator[V
         if cell.result.status == "unbound"
     }
     for (node, label), detail in unbound.items():
-        reason = f"{node} could not listen there ({detail}); see PRT011"
+        reason = f"{node} could not listen on it ({detail}); see PRT011"
         yield unknown(f"links: {label} on {node}", reason, nodes=(node,), required=True)
 
 
@@ -361,7 +367,7 @@ def _open_direction(group: Sequence[Shape[Target]], arrived: frozenset[str]) -> 
     if through[0] == through[1]:
         return ""
     (open_from, open_to), (lost_from, lost_to) = directions if through[0] else directions[::-1]
-    return f"; datagrams from {open_from} arrive at {open_to}, those from {lost_from} to {lost_to} do not"
+    return f"; datagrams from {open_from} arrive at {open_to}, but those from {lost_from} to {lost_to} do not"
 
 
 def _unreachable_finding(group: Sequence[Shape[Target]], claims: tuple[Claim, ...], open_direction: str) -> Verdict:
@@ -392,11 +398,11 @@ def _sentence(group: Sequence[Shape[Target]]) -> str:
     who = fold(nodes)
     others = fold(sorted({name for item in group for cell in item.cells for name in cell.pair} - set(nodes)) or nodes)
     if shape.kind == "everybody":
-        return f"no node reaches any other ({fold(shape.nodes)})"
+        return f"no node can reach any other ({fold(shape.nodes)})"
     if shape.kind == "inbound":
-        return f"{who} cannot be reached by any node ({others})"
+        return f"no other node can reach {who} ({others})"
     if shape.kind == "outbound":
-        return f"{who} {'reaches' if len(nodes) == 1 else 'reach'} no other node ({others})"
+        return f"{who} cannot reach any other node ({others})"
     if shape.kind == "isolated":
         isolated = "reaches no other node and cannot be" if len(nodes) == 1 else "reach no other node and cannot be"
         return f"{who} {isolated} reached ({others})"
@@ -404,17 +410,17 @@ def _sentence(group: Sequence[Shape[Target]]) -> str:
         return f"some links of {shape.node} fail ({pair_text(shape)})"
     if len(group) > 1:
         pairs = fold((f"{item.node} {'and' if item.mutual else 'to'} {item.other}" for item in group), 6)
-        return f"{len(group)} pairs of nodes do not connect ({pairs})"
+        return f"{len(group)} pairs of nodes cannot connect ({pairs})"
     if shape.mutual:
         return f"{shape.node} and {shape.other} cannot reach each other"
     return f"{shape.node} cannot reach {shape.other}"
 
 
 def _ports(cells: Sequence[Cell[Target]]) -> str:
-    """Return the failing ports by number; ports that the kernel picked are only numbered in the evidence."""
+    """Return the failing ports by number; ports that the kernel chose are numbered only in the evidence."""
     labels = sorted({cell.label for cell in cells} - set(_EPHEMERAL))
     if any(cell.label in _EPHEMERAL for cell in cells):
-        labels.append("ports the kernel picks (ephemeral)")
+        labels.append("ports that the kernel chooses (ephemeral)")
     return " and ".join(labels)
 
 
@@ -435,19 +441,19 @@ def _closed_part(cells: Sequence[Cell[Target]]) -> str:
     open_ports = sorted({port for result in across for port in result.ports} - set(closed))
     if not closed or not open_ports:
         return ""
-    return f" on {fold(map(str, closed))}, while {fold(map(str, open_ports))} are open"
+    return f" on {fold(map(str, closed))}, but {fold(map(str, open_ports))} are open"
 
 
 def _remedy(group: Sequence[Shape[Target]], statuses: Sequence[str], ports: str) -> str:
     shape = group[0]
     names = list(dict.fromkeys(name for item in group for name in item.nodes))
     ends = " and ".join(names) if len(names) == 2 else fold(names)
-    look = f"look at `nft list ruleset` or `iptables -S` on {ends}, and at the cloud's security group"
+    look = f"check `nft list ruleset` or `iptables -S` on {ends}, and the cloud's security group"
     if "filtered" in statuses:
         others = "the job's other nodes"
         is_one_way = len(group) == 1 and not shape.mutual
         path = {
-            "outbound": f"out of {ends} to {others}",
+            "outbound": f"from {ends} to {others}",
             "inbound": f"into {ends} from {others}",
             "isolated": f"between {ends} and {others}",
             "around": f"between {ends} and {others}",
@@ -462,10 +468,10 @@ def _remedy(group: Sequence[Shape[Target]], statuses: Sequence[str], ports: str)
         sources = fold(sorted({cell.source for item in group for cell in item.cells}))
         return f"Make the name resolve on {sources} (DNS or /etc/hosts)."
     if "no-route" in statuses:
-        return f"Compare `ip route` on {ends}: the address is on no network they share."
+        return f"Compare `ip route` on {ends}: the address is not on a network that they share."
     if "stranger" in statuses or "silent" in statuses:
         return "Another program, proxy or load balancer holds that address and port: use the node's own address."
-    return f"Something on the path ends connections: {look}."
+    return f"Something on the path closes connections: {look}."
 
 
 def _firewall_commands(group: Sequence[Shape[Target]], statuses: Sequence[str]) -> list[Command]:
@@ -518,14 +524,14 @@ NOT_TRIED = ("unbound", "untried")
 
 @dataclass(frozen=True)
 class DialEvidence:
-    """Every dialled port of every pair.
+    """Every tried port of every pair.
 
     Args:
-        tried: those that show whether the peer can be reached.
-        failing: all that failed.
+        tried: the results that show whether the peer can be reached.
+        failing: all results that failed.
         other_address: no connection, because the host name resolves to something else there.
-        other_machine: no connection, because another machine answers for the address.
-        no_carrier: no connection, while one of the two nodes lost its carrier.
+        other_machine: no connection, because another machine responds for the address.
+        no_carrier: no connection, because one of the two nodes lost its carrier.
     """
 
     every: Sequence[Cell[Target]]
@@ -538,7 +544,7 @@ class DialEvidence:
 
 @memoize
 def dial_evidence(facts: Facts) -> DialEvidence:
-    """Return the results of all dialled ports, sorted."""
+    """Return the results of all tried ports, sorted."""
     dial_cells = cells(facts)
     # A large fleet dials a hundred thousand ports, and nearly all of them answer.
     failing = [c for c in dial_cells if c.result.status != "ok"]
@@ -558,7 +564,7 @@ def dial_evidence(facts: Facts) -> DialEvidence:
 
 
 def nodes_without_dial(facts: Facts) -> Iterator[tuple[FactRow[Dialled], Unavailable]]:
-    """Yield the nodes that could not dial any peer, each with the reason."""
+    """Yield the nodes that could not try to connect to any peer, each with the reason."""
     for row in facts.each(dial):
         if isinstance(row.fact, Unavailable) and not row.params.get("look"):
             yield row, row.fact

@@ -53,14 +53,15 @@ def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     """Packets are not lost between two nodes.
 
     What it checks: 500 small datagrams each way, 0.2 ms apart, and TCP's retransmissions of 200 small messages; if
-    packets were lost, 1500 more. No transfer runs at the same time, so our own traffic overflows no queue.
+    packets were lost, 1500 more. No transfer runs at the same time, so preflight's own traffic does not overflow any
+    queue.
 
     Why it matters: TCP stalls for 0.2 s if the last packet is lost, and halves its rate for other losses: one bad
     cable makes every collective wait.
 
-    Example: 5 % of what node2 is sent is lost; the others lose nothing.
+    Example: 5 % of the packets to node2 are lost; the others lose none.
 
-    Fix: check the error counters of the card and of the switch port; change the cable or transceiver.
+    Fix: check the error counters of the card and of the switch port; replace the cable or transceiver.
 
     Known limits: loss below one packet in 250 is not detected. A host that limits datagrams per second looks the same.
     If a firewall blocks UDP, only TCP's own count is used.
@@ -74,7 +75,7 @@ def link_loses_packets(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     if not faults.shapes:
         without = sum(not item.measurements[0].direction.arrived for item in faults.every)
         note = (
-            f"; no datagram arrived in {without} of {len(faults.every)} directions, so only TCP was judged"
+            f"; no datagram arrived in {without} of {len(faults.every)} directions, so only TCP was evaluated"
             if without
             else ""
         )
@@ -92,8 +93,8 @@ def _loss_finding(shape: Shape[JudgedDirection]) -> Verdict:
             "packet loss",
             cell,
             "; ".join(
-                f"{look.lost} of {look.direction.sent} datagrams lost, TCP sent {look.quality.lost_pings or 0} of "
-                f"{look.quality.pings} pings again"
+                f"{look.lost} of {look.direction.sent} datagrams lost, TCP retransmitted "
+                f"{look.quality.lost_pings or 0} of {look.quality.pings} small messages"
                 for look in cell.result.measurements
             ),
             "nothing lost",
@@ -107,8 +108,8 @@ def _loss_finding(shape: Shape[JudgedDirection]) -> Verdict:
         at=evidence[0],
         also=evidence[1:],
         nodes=shape.nodes,
-        remedy=f"Check the error and drop counters of the card and of its switch port: `ip -s -s link show DEV`, "
-        f"`ethtool -S DEV` on {fold(shape.nodes)}; change cable or transceiver.",
+        remedy="Check the error and drop counters of the network card and its switch port: `ip -s -s link show "
+        f"DEV`, `ethtool -S DEV` on {fold(shape.nodes)}; replace the cable or transceiver.",
     )
 
 
@@ -116,17 +117,17 @@ def _loss_finding(shape: Shape[JudgedDirection]) -> Verdict:
 def full_frames_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """A frame as large as the sending interface allows arrives at the other node.
 
-    What it checks: unfragmentable datagrams (DF) that fill one frame of the interface, in each direction; small ones
-    show that datagrams arrive at all.
+    What it checks: unfragmentable datagrams (DF) that fill one frame of the interface, in each direction; small
+    datagrams show whether any arrive.
 
     Why it matters: nodes or switch ports of one fabric with different MTUs silently lose full frames. TCP between two
-    hosts agrees on the smaller size and works; RDMA does not, nor does TCP through a switch with a smaller MTU.
+    hosts agrees on the smaller size and works; RDMA does not, and neither does TCP through a switch with a smaller MTU.
 
-    Example: node2's interface has MTU 9000, all others have 1500: full frames of node2 are lost.
+    Example: node2's interface has MTU 9000, but all others have 1500: full frames from node2 are lost.
 
-    Fix: give hosts and switch ports one MTU.
+    Fix: configure the same MTU on hosts and switch ports.
 
-    Known limits: an error for jobs that use NCCL, which may use RDMA, else a warning; unknown if a firewall blocks
+    Known limits: an error for jobs that use NCCL, which may use RDMA, otherwise a warning; unknown if a firewall blocks
     UDP. LNK002 reports stalls of TCP.
     """
     if not (yield from any_link_measured(fleet, facts, "full frames")):
@@ -157,7 +158,7 @@ def _full_frame_finding(shape: Shape[JudgedDirection], *, certain: bool) -> Verd
             cell,
             f"0 of {3 * len(cell.result.measurements)} datagrams of {size} bytes arrived, "
             f"{small.arrived} of {small.sent} small ones did",
-            "all of them arrive",
+            "all arrive",
             f"ping -M do -s {size} {cell.result.measurements[0].quality.address}",
         )
         for cell in shape.cells[:8]
@@ -189,9 +190,9 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 @memoize
 def nodes_without_steady_carrier(facts: Facts) -> frozenset[str]:
-    """Return the nodes with an interface that lost or found its carrier between the two readings of the counters.
+    """Return the nodes with an interface that lost or regained its carrier between the two readings of the counters.
 
-    Interfaces that lead to no other machine do not count: those of containers come and go all the time.
+    Interfaces that do not lead to other machines do not count: those of containers come and go all the time.
     """
     later = facts.observed(carriers)
     outward = _outward_interfaces(facts)
@@ -207,7 +208,7 @@ def nodes_without_steady_carrier(facts: Facts) -> frozenset[str]:
 
 
 def _outward_interfaces(facts: Facts) -> dict[str, set[str]]:
-    """Return the interfaces of each node that other nodes dialled, or that belong to a device."""
+    """Return the interfaces of each node to which other nodes connected, or that belong to a device."""
     dialled = {cell.result.address for cell in cells(facts)}
     return {
         node: {
@@ -230,17 +231,17 @@ def _outward_interfaces(facts: Facts) -> dict[str, set[str]]:
 )
 @only_if(runs_on_several_machines, "carriers", "all nodes are one machine")
 def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The interface in use keeps its carrier between the first and the last look of the run.
+    """The interface in use keeps its carrier between the first and last reading of the run.
 
     What it checks: carrier_changes of each node's interface in use, read in the node stage and again after the links
     were tried. More than one loss in these seconds is an error, a single one a warning.
 
-    Why it matters: a link that comes and goes passes short tests between two losses. RDMA connections end at once,
-    and every loss holds up all ranks.
+    Why it matters: a link that comes and goes passes short tests between two losses. RDMA connections end immediately,
+    and every loss stalls all ranks.
 
     Example: eth0 of node3 loses its carrier every 2 seconds, for 0.2 seconds each time.
 
-    Fix: reseat or replace cable and transceiver, and look at the switch port's log.
+    Fix: reseat or replace the cable and transceiver, and check the switch port's log.
 
     Known limits: a loss before or after these seconds is not seen; NIC010 compares the counters since the driver was
     loaded.
@@ -262,8 +263,8 @@ def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         repeated = lost >= _REPEATED_CHANGES
         yield failed(
             f"carrier of {node}",
-            f"{state.name} on {node} lost or found its carrier {lost} time{'s' * (lost != 1)} in the {after_s:.1f} s "
-            "between two readings",
+            f"{state.name} on {node} lost or regained its carrier {lost} time{'s' * (lost != 1)} in the "
+            f"{after_s:.1f} s between two readings",
             at=Evidence(
                 "carrier_changes",
                 f"{state.carrier_changes}, then {changes}",
@@ -273,7 +274,7 @@ def carrier_lost(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 later[node].finished_s,
             ),
             also=use.claims,
-            remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}, and look at the log of its "
+            remedy=f"Reseat or replace the cable and transceiver of {state.name} on {node}, and check the log of its "
             "switch port.",
             certain=repeated,
         )
@@ -290,22 +291,23 @@ FABRIC_SHARE, ALIKE_SHARE = 1 / 3, 0.4
 
 @link_check("LNK003", "link-slow", severity=Severity.ERROR)
 def link_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """No link is far slower than those of the rest of the fleet, or than its network cards.
+    """No link is far slower than the rest of the fleet, or than its network cards.
 
-    What it checks: TCP with one stream and with four, both directions, each node with three partners in rounds that do
-    not disturb each other; compared with what the fleet reaches (the median and its deviation; in fleets under eight
-    nodes the upper quartile) and compared with the slower card's speed. Outliers are measured once more.
+    What it checks: the rate of TCP with one stream and with four, in both directions, between each node and three
+    partners, in rounds that do not disturb each other; compared with the rest of the fleet (the median and its
+    deviation; in fleets of fewer than eight nodes the upper quartile) and with the slower card's speed. Outliers are
+    measured again.
 
-    Why it matters: every step of a synchronous job waits for its slowest link, and no library names it.
+    Why it matters: every step of a synchronous job waits for its slowest link, but no library names that link.
 
-    Example: node3 sends at 19 Mbit/s to all others; the others reach 9.4 Gbit/s. Its switch port came up at the wrong
-    speed.
+    Example: node3 sends at 19 Mbit/s to all others, which reach 9.4 Gbit/s. Its switch port negotiated the wrong speed.
 
-    Fix: compare `ethtool DEV` and `ip -s link show DEV` on the named node with another, and its switch port.
+    Fix: compare `ethtool DEV` and `ip -s link show DEV` on the named node and on another node, and check its switch
+    port.
 
-    Known limits: one process moves about 10 Gbit/s, so links are compared with at most that and the slower card's
-    speed. RDMA is not measured. It is an error only below a twentieth of the fleet, twice; if waiting for a processor
-    explains it, the result is inconclusive.
+    Known limits: one process moves about 10 Gbit/s, so links are compared with at most that or the slower card's speed.
+    RDMA is not measured. The finding is an error only if both measurements are below a twentieth of the fleet's rate;
+    if waiting for a processor explains it, the result is inconclusive.
     """
     if not (yield from any_link_measured(fleet, facts, "bandwidth")):
         return
@@ -342,13 +344,13 @@ def _slow_finding(shape: Shape[JudgedDirection], faults: LinkFaults) -> Verdict:
     certain = common is not None and best < common / BEYOND_DOUBT and len(faults.every) > 2 * len(shape.cells)
     return failed(
         f"bandwidth: {subject(shape)}",
-        f"data moves at no more than {format_rate(best)} {direction(shape)}, measured {times(shape)}; expected "
+        f"data moves at only {format_rate(best)} or less {direction(shape)}, measured {times(shape)}; expected "
         f"{expected}",
         at=evidence[0],
         also=evidence[1:],
         nodes=shape.nodes,
-        remedy=f"Compare speed and errors of the card and of its switch port with another node's: `ethtool DEV`, "
-        f"`ip -s link show DEV`, `tc qdisc show` on {fold(shape.nodes)}.",
+        remedy="Compare the speed and errors of the network card and its switch port with another node's: `ethtool "
+        f"DEV`, `ip -s link show DEV`, `tc qdisc show` on {fold(shape.nodes)}.",
         certain=certain,
     )
 
@@ -357,10 +359,10 @@ def _slow_evidence(cell: Cell[JudgedDirection], expected: str, faults: LinkFault
     look = cell.result.measurements[-1]
     cards = faults.cards.describe(look)
     seen = (
-        f"{format_rate(look.direction.single_mbps)} with one stream, "
-        f"{format_rate(look.direction.several_mbps)} with {STREAMS}{'; ' + cards if cards else ''}; "
-        f"{look.direction.retransmitted or 0} of {look.direction.segments or 0} segments sent again, "
-        f"{look.quality.congestion or 'unknown'} congestion control, MSS {look.quality.mss}; {load_of(look)}"
+        f"{format_rate(look.direction.single_mbps)} with one stream, {format_rate(look.direction.several_mbps)} with "
+        f"{STREAMS}{'; ' + cards if cards else ''}; {look.direction.retransmitted or 0} of "
+        f"{look.direction.segments or 0} segments retransmitted, {look.quality.congestion or 'unknown'} congestion "
+        f"control, MSS {look.quality.mss}; {load_of(look)}"
     )
     return evidence_of("bandwidth", cell, seen, expected, f"iperf3 -c {look.quality.address} -t 2")
 
@@ -369,18 +371,18 @@ def _slow_evidence(cell: Cell[JudgedDirection], expected: str, faults: LinkFault
 def link_late(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The latency of small messages is as low and as steady as in the rest of the fleet.
 
-    What it checks: 200 round trips over TCP before anything else is sent: the shortest compared with the fleet's (five
-    times and a millisecond more is late), the spread of the middle 80 % (ten times and 5 ms is unsteady). Outliers are
-    measured once more.
+    What it checks: 200 round trips over TCP before anything else is sent: the shortest compared with the fleet's (late
+    if five times as long and a millisecond longer), and the spread of the middle 80 % (unsteady if ten times as large
+    and 5 ms larger). Outliers are measured again.
 
     Why it matters: an all-reduce of many small tensors takes several round trips for each of them.
 
-    Example: round trips between node3 and all others take at least 20 ms, between the others 0.1 ms: it is in another
-    building.
+    Example: round trips between node3 and all others take at least 20 ms, but 0.1 ms between the others: node3 is in
+    another building.
 
-    Fix: follow the path with `tracepath`, and choose nodes of one network.
+    Fix: trace the path with `tracepath`, and choose nodes in one network.
 
-    Known limits: nodes in several locations by design are late, too. Delays of a busy node are inconclusive.
+    Known limits: nodes that are in several locations by design are also late. Delays of a busy node are inconclusive.
     """
     if not (yield from any_link_measured(fleet, facts, "round trips")):
         return
@@ -431,29 +433,31 @@ def _late_finding(shape: Shape[JudgedDirection], common: FleetValues) -> Verdict
         at=evidence[0],
         also=evidence[1:],
         nodes=shape.nodes,
-        remedy=f"Follow the path with `tracepath`, and see whether a tunnel, filter or shaper delays it at "
-        f"{fold(shape.nodes)} (`tc qdisc show`).",
+        remedy="Trace the path with `tracepath`, and check whether a tunnel, filter or shaper at "
+        f"{fold(shape.nodes)} delays packets (`tc qdisc show`).",
     )
 
 
 @link_check("LNK009", "fabric-slower-than-cards", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def fabric_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The links of a fleet together reach a third of what their cards and one process carry.
+    """The links of a fleet reach a third of what their network cards and one process can carry.
 
-    What it checks: the rates that LNK003 measures, over every pair of physical cards that report a speed; a finding if
-    the median is below a third of the slower card (of 10 Gbit/s for faster ones), and no pair reaches much more.
+    What it checks: the rates that LNK003 measures, over every pair of physical cards that report a speed. It is a
+    finding if the median is below a third of the slower card's speed (of 10 Gbit/s for faster cards), and no pair
+    reaches much more.
 
-    Why it matters: LNK003 compares links with each other. If a core switch, a tunnel or a wrong network slows all of
-    them alike, none stands out.
+    Why it matters: LNK003 compares links with each other. If a core switch, a tunnel or a wrong network slows all links
+    equally, none stands out.
 
-    Example: all 12 directions between four nodes carry 1.9 to 2.1 Gbit/s, though both ends are cards of 100 Gbit/s.
+    Example: all 12 directions between four nodes carry 1.9 to 2.1 Gbit/s, although the cards at both ends have 100
+    Gbit/s.
 
-    Fix: see which network the addresses belong to (`ip route get ADDRESS`), and the speed of the switches between.
+    Fix: check which network the addresses belong to (`ip route get ADDRESS`), and the speed of the switches in between.
 
-    Known limits: TCP from one process; RDMA is measured by RDM009. Virtual cards report no speed and are unknown. Busy
-    nodes are left out.
+    Known limits: TCP from one process; RDM009 measures RDMA. Virtual cards report no speed and are unknown. Busy nodes
+    are left out.
     """
-    subject_text = "bandwidth of the fabric"
+    subject_text = "fabric bandwidth"
     if not (yield from any_link_measured(fleet, facts, subject_text)):
         return
     cards = values_and_cards(facts)[1]
@@ -461,10 +465,10 @@ def fabric_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     rated = [(look, rate, card) for look in first if (rate := look.rate_mbps) and (card := cards.expected_mbps(look))]
     idle = [item for item in rated if item[0].busy("slow") <= BUSY]
     if not rated:
-        yield unknown(subject_text, "no two cards that carried a measurement are physical and report their speed")
+        yield unknown(subject_text, "no measurement used two physical cards that report their speed")
         return
     if 2 * len(idle) < len(rated):
-        yield unknown(subject_text, "inconclusive: host busy (most processes waited for a processor meanwhile)")
+        yield unknown(subject_text, "inconclusive: host busy (most processes waited for a processor)")
         return
     shares = sorted(rate / card for _, rate, card in idle)
     rates = sorted(rate for _, rate, _ in idle)
@@ -477,8 +481,8 @@ def fabric_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     nodes = tuple(node.name for node in fleet.nodes if node.name in measured)
     yield failed(
         subject_text,
-        f"all {len(idle)} measured directions carry only {span} over TCP, the best of them {rate / card:.0%} of what "
-        f"its cards and one process carry ({format_rate(card)}); expected at least {FABRIC_SHARE:.0%}",
+        f"all {len(idle)} measured directions carry only {span} over TCP, the best of them {rate / card:.0%} of the "
+        f"rate that its cards and one process can reach ({format_rate(card)}); expected at least {FABRIC_SHARE:.0%}",
         at=Evidence(
             "bandwidth",
             f"{look.pair[0]} to {look.pair[1]}: {format_rate(rate)}; {cards.describe(look)}; {load_of(look)}",
@@ -501,7 +505,7 @@ _DEADLINE_S = 12.0
 
 
 def plan_rdma_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Request writes between each node and two partners, on all pairs of usable ports, if RDMA is in demand."""
+    """Request writes between each node and two partners, on all pairs of usable ports, if the job needs RDMA."""
     demand = applicable_demand(job, fleet)
     if demand is None or nodes_share_machine(fleet) or len(fleet.reached) < 2:
         return
@@ -529,7 +533,7 @@ def plan_rdma_speed(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _rails(ports: Sequence[Port], peer_ports: Sequence[Port]) -> list[list[object]]:
-    """Return pairs of ports: by name if both nodes use the same names, else by position."""
+    """Return pairs of ports: by name if both nodes use the same names, otherwise by position."""
     by_name = {port.name: port for port in peer_ports}
     same = [(port, by_name[port.name]) for port in ports if port.name in by_name]
     pairs = same or list(zip(ports, peer_ports, strict=False))
@@ -563,12 +567,12 @@ class Rail:
 
     @property
     def least_gbps(self) -> float | None:
-        """The floor of its writes."""
+        """The lower limit for its writes."""
         return None if self.rate_gbps is None else self.rate_gbps * expected_speeds().floors.rdma_write
 
     @property
     def is_slow(self) -> bool | None:
-        """Return whether the writes are below the floor; None if unknown."""
+        """Return whether the writes are below the limit; None if unknown."""
         least, gbps = self.least_gbps, self.speed.gbps
         return None if least is None or gbps is None else gbps < least
 
@@ -581,28 +585,29 @@ class Rail:
     probes=(rdma_speed, listen, rdma),
     when="link",
 )
-@only_if(applicable_demand, "RDMA writes", "the job uses no RDMA, or one machine")
+@only_if(applicable_demand, "RDMA writes", "the job uses no RDMA, or only one machine")
 def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """RDMA writes over each pair of ports reach three quarters of the rate that the slower port reports.
 
-    What it checks: `ib_write_bw` of perftest, where both nodes have it: a gigabyte in writes of 128 KiB over each pair
-    of ports that the job may use, with two partners; beside it the latency by `ib_write_lat`.
+    What it checks: perftest's `ib_write_bw`, if both nodes have it, writes a gigabyte in writes of 128 KiB over each
+    pair of ports that the job may use, with two partners; `ib_write_lat` also measures the latency.
 
     Why it matters: TCP measures the service network. A cable with errors, a slot with half its lanes, or a switch
-    without lossless Ethernet slows RDMA only, and if all nodes have it, none stands out.
+    without lossless Ethernet slows only RDMA, and if all nodes are affected, none stands out.
 
     Example: node3 mlx5_2:1 writes 41 Gbit/s to both partners; its port reports 400 Gbit/s.
 
     Fix: `mlxlink -d DEV`, `lspci -vv` (LnkSta), counters of the port (RDM004), and flow control of the switch.
 
-    Known limits: between memories of hosts, each pair of ports by itself; traffic of other jobs lowers the figure.
-    Without perftest nothing is known. A port is blamed alone only if its partners' ports are fast with others.
+    Known limits: only host memory is used, and each pair of ports is measured separately; traffic of other jobs lowers
+    the result. Without perftest, the result is unknown. A port alone is blamed only if its partners' ports are fast
+    with others.
     """
     seen = list(facts.each(rdma_speed))
     if not seen:
-        yield not_applicable("RDMA writes", "no two nodes have RDMA ports that are active")
+        yield not_applicable("RDMA writes", "no two nodes have active RDMA ports")
         return
-    rails = _measured(job, facts)
+    rails = _measured_rails(job, facts)
     for reason, labels in _unmeasured_reasons(rails, facts).items():
         yield unknown(f"RDMA writes of {fold(labels, 4)}", reason)
     slow = [rail for rail in rails if rail.is_slow]
@@ -619,7 +624,7 @@ def rdma_writes_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         )
 
 
-def _measured(job: Job, facts: Facts) -> list[Rail]:
+def _measured_rails(job: Job, facts: Facts) -> list[Rail]:
     rates = {
         (node, port.name): port.port.rate_gbps for node, found in ports_by_node(job, facts).items() for port in found
     }
@@ -642,7 +647,7 @@ def _unmeasured_reasons(rails: Sequence[Rail], facts: Facts) -> dict[str, list[s
         if isinstance(row.fact, Unavailable):
             reasons.setdefault(row.fact.reason, []).append(f"{row.node} to {fold(row.peers)}")
         elif row.fact.value.left_out:
-            reason = f"no time was left for {row.fact.value.left_out} pairs of ports"
+            reason = f"there was no time left for {row.fact.value.left_out} pairs of ports"
             reasons.setdefault(reason, []).append(f"{row.node} to {row.fact.value.peer}")
     for rail in rails:
         if rail.is_slow is None:
@@ -664,12 +669,12 @@ def _finding(slow: Sequence[Rail], good_rails: Sequence[Rail], job: Job, facts: 
         f"RDMA writes of {fold(nodes)}",
         f"RDMA writes from {worst.label} {_reached(worst)}; the slower port reports "
         f"{format_rate((worst.rate_gbps or 0.0) * 1e3)}, expected at least {format_rate(least * 1e3)}; {whole} pairs "
-        f"of ports are below that share{at}",
+        f"of ports are below that{at}",
         at=evidence[0],
         also=evidence[1:],
         nodes=nodes,
-        remedy=f"On {fold(nodes)}: `mlxlink -d {worst.speed.device}`, `lspci -vv` (LnkSta of the card), and the port's "
-        "error counters (RDM004); with RoCE also flow control and the traffic class of the switch.",
+        remedy=f"On {fold(nodes)}: `mlxlink -d {worst.speed.device}`, `lspci -vv` (LnkSta of the card), and the "
+        "port's error counters (RDM004); with RoCE, also flow control and the traffic class of the switch.",
     )
 
 
@@ -698,7 +703,7 @@ def _evidence(rail: Rail, job: Job, facts: Facts) -> Evidence:
 
 
 def _culprits(slow: Sequence[Rail], good_rails: Sequence[Rail]) -> list[tuple[str, str]]:
-    """Return the ports that were slow with at least two partners which are fast with others."""
+    """Return the ports that were slow with at least two partners that are fast with others."""
     fast = {end for rail in good_rails for end in rail.ends}
     partners: dict[tuple[str, str], set[tuple[str, str]]] = {}
     for rail in slow:

@@ -1,15 +1,15 @@
-"""The interfaces that a filter variable selects, exactly as each library reads it, and findings about such a filter.
+"""The interfaces that a filter variable selects, exactly as each library reads it, and findings about such filters.
 
-NCCL (src/misc/socket.cc, ncclFindInterfaces): a comma list of prefixes; `=` in front makes them exact names, `^`
-excludes, `^=` excludes exact names; a value of one character is ignored; interfaces without an IP address of
+NCCL (src/misc/socket.cc, ncclFindInterfaces): a comma-separated list of prefixes; `=` in front makes them exact names,
+`^` excludes, `^=` excludes exact names; a value of one character is ignored; interfaces without an IP address of
 NCCL_SOCKET_FAMILY are skipped, and from 2.28 on those without a carrier; the order is that of the system, not of the
-list; the first one left carries the bootstrap. NCCL publishes the first address of that interface. torch splits
-GLOO_SOCKET_IFNAME at commas and Gloo compares whole names (gloo/transport/tcp/device.cc); each listed one must exist.
-Paddle does not split it; Horovod hands HOROVOD_GLOO_IFACE to Gloo whole. TensorPipe takes TP_SOCKET_IFNAME as one whole
-name, libfabric's tcp provider FI_TCP_IFACE (src/common.c). Open MPI (btl_tcp_component.c, split_and_resolve): a list of
-whole names and of IPv4 networks (`10.0.0.0/8`); a name that does not exist ends the component, a network without an
-interface is skipped; if no entry of the include list is left, all interfaces are used but the excluded ones, whose
-names are prefixes.
+list; the first one left is used for the bootstrap. NCCL publishes the first address of that interface. torch splits
+GLOO_SOCKET_IFNAME at commas and Gloo compares whole names (gloo/transport/tcp/device.cc); each listed interface must
+exist. Paddle does not split it; Horovod passes HOROVOD_GLOO_IFACE unsplit to Gloo. TensorPipe takes TP_SOCKET_IFNAME as
+one whole name, libfabric's tcp provider FI_TCP_IFACE (src/common.c). Open MPI (btl_tcp_component.c, split_and_resolve):
+a list of whole names and of IPv4 networks (`10.0.0.0/8`); a name that does not exist ends the component, a network
+without an interface is skipped; if no entry of the include list is left, all interfaces but the excluded ones are used,
+whose names are prefixes.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ EXCLUDING = ("OMPI_MCA_btl_tcp_if_exclude", "OMPI_MCA_oob_tcp_if_exclude")
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """The interfaces that a filter leaves, in the library's order, and the names that match none."""
+    """The interfaces that a filter selects, in the library's order, and the names that match none."""
 
     interfaces: tuple[Interface, ...]
     missing: tuple[str, ...] = ()
@@ -96,7 +96,9 @@ def _nccl(value: str, interfaces: Sequence[Interface], family: str = "") -> Choi
 
 
 def nccl_default(interfaces: Sequence[Interface], family: str = "") -> Choice:
-    """Return the interfaces that NCCL considers by default: `ib*`, else all but docker, lo and virbr, else these."""
+    """Return the interfaces that NCCL considers by default: `ib*`, or else all but docker, lo and virbr, or else
+    these.
+    """
     for value in ("ib", "^docker,lo,virbr", "docker", "lo", "virbr"):
         choice = _nccl(value, interfaces, family)
         if choice.interfaces:
@@ -165,7 +167,7 @@ def _socket_family(job: Job, node: str) -> str:
 
 
 def dialled_address(item: Interface) -> Address | None:
-    """Return the address of `item` that others can dial: its first one, IPv4 before global IPv6."""
+    """Return the address of `item` to which others can connect: its first one, IPv4 before global IPv6."""
     usable = [address for address in item.addresses if not is_link_local(address)]
     return usable[0] if usable else None
 
@@ -209,13 +211,13 @@ DOWN, NO_CARRIER = "is down", "has no carrier"
 
 
 def unusable_reason(item: Interface, *, several: bool) -> str:
-    """Return why `item` reaches no other node, as a predicate of a sentence; empty if no reason is known."""
+    """Return why `item` cannot reach other nodes, as a predicate of a sentence; empty if no reason is known."""
     if not item.up:
         return DOWN
     if item.loopback:
         # With BGP to the host, lo carries the node's own address and is usable.
         outward = any(not ipaddress.ip_address(address.address).is_loopback for address in item.addresses)
-        return "" if outward or not several else "is the loopback interface, which no other node can dial"
+        return "" if outward or not several else "is the loopback interface, which no other node can reach"
     if not item.running:
         return NO_CARRIER
     if several and item.addresses and all(is_link_local(address) for address in item.addresses):
@@ -254,7 +256,7 @@ def is_read_by_job(job: Job, variable: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The interface and address of a node that the job's communication library will use first."""
+    """The interface and address on a node that the job's communication library will use first."""
 
     interface: Interface
     address: Address
@@ -264,7 +266,7 @@ class Chosen:
 
 @memoize
 def chosen(job: Job, node: str, interfaces: Sequence[Interface]) -> Chosen | None:
-    """Return the choice of the job's filter on `node`; None without a filter, or if no interface passes it."""
+    """Return the choice of the job's filter on `node`; None without a filter, or if no interface matches it."""
     found = [f for name in ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME") if (f := filter_of(job, name, node))]
     found.sort(key=lambda item: not is_read_by_job(job, item.variable))
     for item in found:
@@ -326,12 +328,12 @@ def filter_findings(
         without = f" ({fold(bare)} has no{' such' if of_family else ''} IP address)" if bare else ""
         yield failed(
             f"{assignment}: no interface",
-            f"{assignment} leaves no interface{of_family} on {fold(nothing)}{without};"
-            f" {node} has {_list_interfaces(observed)}{hint}",
+            f"{assignment} selects no interface{of_family} on {fold(nothing)}{without}; {node} has "
+            f"{_list_interfaces(observed)}{hint}",
             at=_evidence(node, _list_interfaces(observed), f"an interface for {assignment}"),
             also=some.claims,
             nodes=tuple(nothing),
-            remedy=f"Give {bare[0]} an address on {fold(nothing)}, or choose another interface."
+            remedy=f"Assign an address to {bare[0]} on {fold(nothing)}, or select another interface."
             if bare and not close
             else _name_remedy(some, close),
             severity=severity,
@@ -342,7 +344,7 @@ def filter_findings(
         yield failed(
             f"{assignment}: a listed interface is missing",
             f"{assignment}: {fold(missing)} does not exist on {fold(absent)}; torch opens every listed interface and "
-            "fails on the first it cannot find",
+            "fails on the first that does not exist",
             at=_evidence(node, f"no {fold(missing)}", "every listed interface"),
             also=some.claims,
             nodes=tuple(absent),
@@ -354,13 +356,13 @@ def filter_findings(
         same_nodes = [node for node, (item, reason) in unusable.items() if (item.name, reason) == (name, why)]
         yield failed(
             f"{assignment}: {name} unusable",
-            f"{assignment} chooses {name} on {fold(same_nodes)}: it {why}",
+            f"{assignment} selects {name} on {fold(same_nodes)}, but {name} {why}",
             at=_evidence(same_nodes[0], f"{name} {why}", "an interface that is up and reaches the other nodes"),
             also=some.claims,
             nodes=same_nodes,
-            remedy=f"`ip link set {name} up` on {fold(same_nodes)}, or choose another interface."
+            remedy=f"`ip link set {name} up` on {fold(same_nodes)}, or select another interface."
             if why == DOWN
-            else f"Check the cable and switch port of {name} on {fold(same_nodes)}, or choose another interface."
+            else f"Check the cable and switch port of {name} on {fold(same_nodes)}, or select another interface."
             if why == NO_CARRIER
             else _name_remedy(some, ""),
             run=(root_command("ip", "link", "set", name, "up", on=same_nodes),) if why == DOWN else (),
@@ -371,7 +373,7 @@ def filter_findings(
         node, item = next(iter(inner.items()))
         yield failed(
             f"{assignment}: container bridge",
-            f"{assignment} chooses only {item.name} on {fold(inner)}, a bridge for containers on that machine",
+            f"{assignment} selects only {item.name} on {fold(inner)}, a bridge for containers on that machine",
             at=_evidence(node, item.name, "an interface that reaches the other nodes"),
             also=some.claims,
             nodes=tuple(inner),
@@ -382,15 +384,15 @@ def filter_findings(
         node, remaining = next(iter(rails.items()))
         yield failed(
             f"{assignment}: several networks",
-            f"{assignment} leaves interfaces on several networks on {fold(rails)}: {_list_interfaces(remaining)}; the"
-            f" bootstrap uses {remaining[0].name}",
-            at=_evidence(node, _list_interfaces(remaining), "interfaces of one network"),
+            f"{assignment} selects interfaces on several networks on {fold(rails)}: {_list_interfaces(remaining)}; "
+            f"the bootstrap uses {remaining[0].name}",
+            at=_evidence(node, _list_interfaces(remaining), "interfaces in the same network"),
             also=some.claims,
             nodes=tuple(rails),
-            remedy=f"Unless all of them are rails of the same fabric, name the right one exactly: "
+            remedy="Unless all of them are rails of the same fabric, name the right interface exactly: "
             f"{some.variable}=={remaining[0].name} (NCCL's exact form)."
             if some.variable == "NCCL_SOCKET_IFNAME"
-            else f"Name one of them in {some.variable}.",
+            else f"Name one interface in {some.variable}.",
             certain=False,
         )
     if good and not (nothing or absent or unusable or inner or rails):
@@ -398,7 +400,7 @@ def filter_findings(
 
 
 def _interface_in(observed: tuple[Interface, ...], networks: set[str]) -> str:
-    """Return the interface that is in a network of the filter's choice on other nodes; empty if there is none."""
+    """Return the interface that is in a network which the filter selects on other nodes; empty if there is none."""
     for item in observed:
         if not item.loopback and any(subnet(address) in networks for address in item.addresses):
             return item.name
@@ -407,7 +409,10 @@ def _interface_in(observed: tuple[Interface, ...], networks: set[str]) -> str:
 
 def _name_remedy(item: Filter, close: str) -> str:
     example = f" (there, {item.variable}={close})" if close else ""
-    return f"Give {item.variable} a name or prefix that every node has{example}, or exclude: ^docker,lo for NCCL."
+    return (
+        f"Set {item.variable} to a name or prefix that every node has{example}, or exclude interfaces: ^docker,lo "
+        "for NCCL."
+    )
 
 
 def _subnets(remaining: tuple[Interface, ...]) -> set[str]:
@@ -431,7 +436,7 @@ _VARIABLES = ("NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME")
 
 @memoize
 def environment_filters(job: Job, facts: Facts) -> dict[str, tuple[Filter, ...]]:
-    """Return the filters that each node sets itself; certain if read in the ranks' context or NCCL's files."""
+    """Return the filters that each node sets itself; they are certain if read in the ranks' context or NCCL's files."""
     environments = observed_environments(facts)
     filters_by_node: dict[str, tuple[Filter, ...]] = {}
     for node, environment in environments.by_node.items() if environments is not None else ():
@@ -451,7 +456,9 @@ def environment_filters(job: Job, facts: Facts) -> dict[str, tuple[Filter, ...]]
 
 
 def _value(environment: Environment, variable: str) -> tuple[str, str] | None:
-    """Return the value as its reader finds it, and its file: the environment, else NCCL's files in their order."""
+    """Return the value as its reader finds it, and its file: from the environment, or else NCCL's files, in their
+    order.
+    """
     if variable in environment.variables:
         return environment.variables[variable], ""
     if variable in environment.digests:

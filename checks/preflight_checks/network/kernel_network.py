@@ -1,7 +1,7 @@
-"""Checks of ports, of the kernel's network settings, and that no proxy captures traffic between nodes.
+"""Checks of ports and of the kernel's network settings, and that no proxy captures traffic between nodes.
 
-On the job's own nodes the default port is right, because nothing else may use it. On one machine, two such runs would
-collide on it, so that free ports are observed there.
+On the job's own nodes, the default port is right, because nothing else may use it. On one machine, two runs would
+collide on it, so free ports are determined there.
 """
 
 from __future__ import annotations
@@ -63,12 +63,12 @@ def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
 
     Why it matters: connections then fail with "Cannot assign requested address", on the fullest node first.
 
-    Example: `net.ipv4.ip_local_port_range = 50000 50099`, set for a firewall, and eight ranks a node.
+    Example: `net.ipv4.ip_local_port_range = 50000 50099`, set for a firewall, and eight ranks per node.
 
     Fix: `sysctl -w net.ipv4.ip_local_port_range="32768 60999"`, or an equally large range in the firewall.
 
-    Known limits: an estimate, and a warning; below two ports for each rank it is an error. Firewall rules are not
-    known here; the link checks try real ports.
+    Known limits: this is an estimate, so the finding is a warning; below two ports per rank it is an error. Firewall
+    rules are not considered; the link checks try real ports.
     """
     yield from missing_facts(facts, kernel_network, "local ports")
     ranks, claims = ranks_of_node(job)
@@ -82,9 +82,9 @@ def ephemeral_ports_few(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
         node, fact = next(iter(group.items()))
         yield failed(
             f"local ports: {'certain' if hard else 'estimate'}",
-            f"{fold(group)} {'has' if len(group) == 1 else 'have'} {fact.ports} local ports "
-            f"({fact.first_port} to {fact.last_port}) for {ranks} {'rank' if ranks == 1 else 'ranks'} of "
-            f"{world_of(job, fleet)[0]}, which need about {needed}",
+            f"{fold(group)} {'has' if len(group) == 1 else 'have'} {fact.ports} local ports ({fact.first_port} to "
+            f"{fact.last_port}), but {ranks} {'rank' if ranks == 1 else 'ranks'} of {world_of(job, fleet)[0]} need "
+            f"about {needed}",
             at=Evidence("ip_local_port_range", f"{fact.ports} ports", f"about {needed}", _RANGE, node),
             also=claims,
             nodes=tuple(group),
@@ -118,17 +118,18 @@ def _has_fixed_port(job: Job, fleet: Fleet) -> bool:
 @only_if(_has_fixed_port, "fixed ports", "the job has no fixed port")
 @only_if(runs_on_several_machines, "fixed ports", "the job runs on one machine")
 def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The kernel does not give the job's fixed ports to outgoing connections.
+    """The kernel does not use the job's fixed ports for outgoing connections.
 
-    What it checks: every port that the files fix, against ip_local_port_range and ip_local_reserved_ports of the nodes.
+    What it checks: every fixed port in the files, compared with ip_local_port_range and ip_local_reserved_ports of the
+    nodes.
 
-    Why it matters: occasionally a connection of another program holds the port when the job binds it.
+    Why it matters: occasionally, a connection of another program uses the port when the job binds it.
 
     Example: `--master_port=45000` on nodes with the usual range 32768 to 60999.
 
     Fix: a port below the range, or `sysctl -w net.ipv4.ip_local_reserved_ports=45000`.
 
-    Known limits: collisions are rare, so this is only information.
+    Known limits: collisions are rare, so this is only informational.
     """
     fixed = _fixed_ports(job)
     settings = yield from known_facts(facts, kernel_network, "fixed ports")
@@ -140,7 +141,7 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
             fact = settings[nodes[0]]
             yield failed(
                 f"port {port}",
-                f"{endpoint.what} {port} is among the ports {fact.first_port} to {fact.last_port} that the kernel of "
+                f"{endpoint.what} {port} is in the range {fact.first_port} to {fact.last_port}, which the kernel of "
                 f"{fold(nodes)} uses for outgoing connections",
                 at=Evidence(
                     "ip_local_port_range", f"{fact.first_port} {fact.last_port}", f"without {port}", _RANGE, nodes[0]
@@ -160,22 +161,22 @@ def fixed_port_taken_by_kernel(job: Job, fleet: Fleet, facts: Facts) -> Iterator
 def connection_tracking_full(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The kernel's table of tracked connections has room.
 
-    What it checks: nf_conntrack_count against nf_conntrack_max, where a firewall or container network tracks
+    What it checks: nf_conntrack_count compared with nf_conntrack_max, if a firewall or container network tracks
     connections.
 
-    Why it matters: with a full table new connections are silently dropped ("nf_conntrack: table full" in the
-    kernel's log), and random nodes appear dead.
+    Why it matters: with a full table, new connections are silently dropped ("nf_conntrack: table full" in the kernel's
+    log), and random nodes appear dead.
 
     Example: 262144 of 262144 entries on node2, left by a busy service.
 
     Fix: `sysctl -w net.netfilter.nf_conntrack_max=1048576`, or find the source of the connections.
 
-    Known limits: the count is that of this moment; from nine tenths on it is a warning.
+    Known limits: the count is measured at this moment; nine tenths or more is a warning.
     """
     settings = yield from known_facts(facts, kernel_network, "connection tracking")
     shares = {node: share for node, fact in settings.items() if (share := _tracked(fact)) is not None}
     if settings and not shares:
-        yield not_applicable("connection tracking", "no node tracks connections, or reports it")
+        yield not_applicable("connection tracking", "no node reports connection tracking")
     full = {node: share for node, share in shares.items() if share >= NEARLY_FULL}
     for hard in (True, False):
         group = {node: share for node, share in full.items() if (share >= 1) is hard}
@@ -223,7 +224,7 @@ def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 
     Fix: `sysctl -w net.ipv4.neigh.default.gc_thresh3=16384` (and gc_thresh2, gc_thresh1 below it).
 
-    Known limits: nodes behind a router need no entry each; other hosts of the network need some, too.
+    Known limits: nodes behind a router do not each need an entry; other hosts in the network also need some.
     """
     yield from missing_facts(facts, kernel_network, "neighbours")
     neighbour_counts = {
@@ -234,7 +235,7 @@ def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         node, most = next(iter(small.items()))
         yield failed(
             "neighbours",
-            f"{fold(small)} can store at most {most} neighbours, and the job has {len(fleet.nodes)} nodes",
+            f"{fold(small)} can store at most {most} neighbours, but the job has {len(fleet.nodes)} nodes",
             at=Evidence("gc_thresh3", str(most), f"above {len(fleet.nodes)}", _NEIGHBOURS, node),
             nodes=tuple(small),
             remedy="`sysctl -w net.ipv4.neigh.default.gc_thresh1=4096 net.ipv4.neigh.default.gc_thresh2=8192 "
@@ -251,9 +252,9 @@ def neighbour_table_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
             ),
         )
     elif neighbour_counts:
-        yield passed(f"neighbours of {len(neighbour_counts)} nodes")
+        yield passed(f"neighbour tables of {len(neighbour_counts)} nodes")
     elif facts.observed(kernel_network):
-        yield unknown("neighbours", "the kernel does not show gc_thresh3 here")
+        yield unknown("neighbours", "the kernel does not show gc_thresh3")
 
 
 _NEIGHBOURS = "sysctl net.ipv4.neigh.default.gc_thresh3"
@@ -266,10 +267,10 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
     What it checks: somaxconn of the node of rank 0 compared with the number of ranks.
 
-    Why it matters: all ranks dial rank 0 in the same second; connections beyond the queue are dropped and retried
+    Why it matters: all ranks connect to rank 0 in the same second; connections beyond the queue are dropped and retried
     after 1, 3 and 7 seconds, or reset, and some give up.
 
-    Example: somaxconn = 128, as kernels before 5.4 have it, and 512 ranks.
+    Example: somaxconn = 128, the default of kernels before 5.4, and 512 ranks.
 
     Fix: `sysctl -w net.core.somaxconn=4096`.
 
@@ -280,7 +281,7 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     fact = facts.observed(kernel_network).get(master)
     if fact is None or fact.listen_backlog is None:
         if facts.observed(kernel_network):
-            yield unknown("listen backlog", f"somaxconn of {master} is not known")
+            yield unknown("listen backlog", f"somaxconn of {master} is unknown")
         return
     world = world_of(job, fleet)[0]
     if fact.listen_backlog >= world:
@@ -288,8 +289,8 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         return
     yield failed(
         "listen backlog",
-        f"{fact.listen_backlog} connections can be pending on {master}, the node of rank 0, and {world} ranks connect "
-        "to it at once",
+        f"only {fact.listen_backlog} connections can be pending on {master}, the node of rank 0, but {world} ranks "
+        "connect to it at the same time",
         at=Evidence("somaxconn", str(fact.listen_backlog), f"{world}", "sysctl net.core.somaxconn", master),
         also=ranks_of_node(job)[1],
         remedy=f"`sysctl -w net.core.somaxconn=4096` on {master}.",
@@ -298,7 +299,7 @@ def listen_backlog_small(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
 
 
 def _bound_endpoints(job: Job, fleet: Fleet) -> Iterator[tuple[Endpoint, Node, dict[str, object]]]:
-    """Yield each endpoint with its node and parameters; a server of unknown address is tried on every node."""
+    """Yield each endpoint with its node and parameters; a server with an unknown address is tried on every node."""
     reached = set(fleet.reached)
     for endpoint in endpoints_on(job, fleet):
         if not endpoint.port:
@@ -329,13 +330,13 @@ def _port_plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ports that rank 0 and the parameter servers bind are free.
 
-    What it checks: each port is bound on its node as the launcher does it, and released at once.
+    What it checks: each port is bound on its node as the launcher does it, and released immediately.
 
     Why it matters: the node that binds stops with EADDRINUSE, often buried in other output, and all others hang.
 
     Example: a job that was cancelled left a process on port 29500 of node0.
 
-    Fix: end the process that holds the port, or choose another port.
+    Fix: end the process that uses the port, or choose another port.
 
     Known limits: a port may be taken between this check and the launch; the process is shown only if /proc reveals it.
     If several nodes are one machine, only ports that the job's files name are tried.
@@ -345,7 +346,7 @@ def port_in_use(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if silent and any(endpoint.port for endpoint in endpoints_on(job, fleet)):
         yield unknown(f"ports on {fold(silent)}", "blocked by NOD001")
     elif not bindings:
-        yield not_applicable("ports", "no reachable node binds a port of the job's files")
+        yield not_applicable("ports", "no reachable node must bind a port from the job's files")
         return
     rows = {(r.node, r.params.get("port"), r.params.get("host", "")): r for r in facts.each(bindable)}
     elsewhere: dict[Endpoint, list[str]] = {}
@@ -376,7 +377,7 @@ def _judge(endpoint: Endpoint, subject: str, row: FactRow[PortState], state: Por
     evidence = Evidence("bind", state.detail, "free", f"ss -ltnp 'sport = :{state.port}'", node, at_s=row.finished_s)
     if state.problem != "in-use":
         denied = state.problem == "denied"
-        reason = "this user may not bind it (ports below 1024 are reserved)" if denied else state.detail
+        reason = "this user may not bind it (ports below 1024 are privileged)" if denied else state.detail
         remedy = "Choose a port above 1024." if denied else "Choose another port."
         return failed(
             subject,
@@ -389,19 +390,19 @@ def _judge(endpoint: Endpoint, subject: str, row: FactRow[PortState], state: Por
     if any(item.command == OTHER_RUN for item in state.holders):
         return unknown(
             subject,
-            f"{OTHER_RUN} holds {endpoint.what} {state.port} on {node}; wait until it ends, then run this one again",
+            f"{OTHER_RUN} uses {endpoint.what} {state.port} on {node}; wait until that run ends, then repeat this one",
             nodes=(node,),
             required=True,
         )
     holder = _holder_text(state)
     return failed(
         subject,
-        f"{endpoint.what} {state.port} is in use on {node}{holder}, where the job must bind it",
+        f"{endpoint.what} {state.port}, which the job must bind on {node}, is in use{holder}",
         at=evidence,
         also=endpoint.claims,
         nodes=(node,),
-        remedy=f"End that process on {node}, or choose another port in the job instead of "
-        f"{_as_written(endpoint) or state.port}.",
+        remedy=f"End that process on {node}, or use another port than {_as_written(endpoint) or state.port} in the "
+        "job.",
     )
 
 
@@ -429,7 +430,7 @@ def _no_holder_finding(endpoint: Endpoint, nodes: list[str]) -> Verdict:
         at=Evidence("bind", "Cannot assign requested address", "an address of the node", "ip -br addr", nodes[0]),
         also=endpoint.claims,
         nodes=nodes,
-        remedy=f"Give {endpoint.what} an address of one of the nodes.",
+        remedy=f"Set {endpoint.what} to an address of one of the nodes.",
     )
 
 
@@ -447,7 +448,7 @@ def plan_free_ports(job: Job, fleet: Fleet) -> Iterator[Request]:
 
 
 def free_ports_of(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, ...]:
-    """Return the free ports that the smoke run of this job may use; empty if the nodes are separate machines."""
+    """Return the free ports for this job's smoke run; empty if the nodes are separate machines."""
     if not is_single_machine(fleet):
         return ()
     return tuple(
@@ -464,7 +465,7 @@ GRPC = ("grpc_proxy", "https_proxy", "http_proxy")
 
 @dataclass(frozen=True, slots=True)
 class _ProxyReader:
-    """Software of the job that may use proxies between nodes; `certain` if it certainly reads the variables."""
+    """Software in the job that may use proxies between nodes, and whether it certainly reads the variables."""
 
     name: str
     reads: tuple[str, ...]
@@ -508,14 +509,13 @@ def proxy_captures_peers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     """The ranks' proxy settings exclude the other nodes.
 
     What it checks: http_proxy, https_proxy and grpc_proxy inside the job context, compared with no_proxy and
-    no_grpc_proxy, for jobs whose nodes use gRPC or HTTP between them: TensorFlow's servers, Ray, Horovod.
+    no_grpc_proxy, for jobs whose nodes use gRPC or HTTP between each other: TensorFlow's servers, Ray, Horovod.
 
-    Why it matters: the proxy cannot connect the workers, and the job reports "Socket closed", "UNAVAILABLE", or
-    nothing.
+    Why it matters: the proxy cannot connect the workers, so the job reports "Socket closed", "UNAVAILABLE", or nothing.
 
-    Example: only node3 has https_proxy in /etc/environment, and its no_proxy names only localhost.
+    Example: only node3 has https_proxy in /etc/environment, and its no_proxy contains only localhost.
 
-    Fix: put the nodes' names and network into no_proxy on every node, or unset the proxies in the job script.
+    Fix: add the nodes' names and network to no_proxy on every node, or unset the proxies in the job script.
 
     Known limits: readers of no_proxy differ (a leading dot, address ranges, `*`): a node counts as excluded if any of
     them excludes it. torch's store, NCCL and Gloo use no proxy.
@@ -541,9 +541,11 @@ def proxy_captures_peers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         exceptions = _exclusions(proxies_by_node[nodes[0]])
         yield failed(
             f"{variable}={proxy}",
-            f"{variable}={proxy} applies to {reader.name} on {fold(nodes)}, and no_proxy "
+            f"{variable}={proxy} applies to {reader.name} on {fold(nodes)}, but no_proxy "
             f"({fold(exceptions, 4) or 'not set'}) does not exclude {fold(some) or 'the other nodes'}",
-            at=Evidence("proxies", f"{variable}={proxy}", "no_proxy with the nodes", "env | grep -i proxy", nodes[0]),
+            at=Evidence(
+                "proxies", f"{variable}={proxy}", "no_proxy contains the nodes", "env | grep -i proxy", nodes[0]
+            ),
             also=reader.claims,
             nodes=nodes,
             remedy="Export no_proxy with the nodes' names and network, such as "
@@ -567,7 +569,7 @@ def _exclusions(fact: Proxies) -> list[str]:
 
 
 def _is_excluded(host: Sequence[str], exceptions: Iterable[str]) -> bool:
-    """Return whether any reader of no_proxy would bypass the proxy for a host with these names and addresses."""
+    """Return whether a reader of no_proxy would bypass the proxy for a host with these names and addresses."""
     return any(_excludes(text.rstrip(".").lower(), entry) for entry in exceptions for text in host)
 
 

@@ -71,21 +71,21 @@ def lookups(facts: Facts, *, own: bool) -> Iterator[FactRow[Lookup]]:
 
 @check("NAM001", "hostname-resolves-to-loopback", plan=_plan_own, probes=(resolve,), severity=Severity.ERROR)
 def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """A node's own name resolves to an address that other nodes can dial.
+    """A node's own name resolves to an address that other nodes can reach.
 
-    What it checks: the first address of the node's own host name that the node can bind, where Gloo, Paddle's launcher
-    or a parameter server will publish it to its peers and no GLOO_SOCKET_IFNAME (or --host) overrides it.
+    What it checks: the first address of the node's own host name that the node can bind, if Gloo, Paddle's launcher or
+    a parameter server will publish it to its peers and no GLOO_SOCKET_IFNAME (or --host) overrides it.
 
-    Why it matters: Gloo tells its peers the address its own host name resolves to. Debian's installer maps
-    that name to 127.0.1.1; the peers then connect to themselves. Depending on the order of addresses the job is
-    refused, hangs, or works by luck.
+    Why it matters: Gloo publishes the address that its own host name resolves to. Debian's installer maps that name to
+    127.0.1.1; the peers then connect to themselves. Depending on the order of addresses, connections are refused, the
+    job hangs, or it works by luck.
 
     Example: on node3 `getent hosts node3` prints `127.0.1.1 node3`.
 
     Fix: map the name to the node's network address in /etc/hosts (or DNS), or export
     GLOO_SOCKET_IFNAME with the interface to use.
 
-    Known limits: looked up outside a container; a container with its own /etc/hosts may differ.
+    Known limits: the name is looked up outside the container; a container with its own /etc/hosts may differ.
     """
     names, claims = backends(job)
     if not _uses_own_name(job, fleet):
@@ -94,7 +94,7 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             if len(fleet.nodes) < 2
             else "all nodes are this machine"
             if nodes_share_machine(fleet)
-            else f"backend {fold(sorted(names))} does not use it"
+            else f"backend {fold(sorted(names))} does not use the node's own name"
         )
         yield not_applicable("own host names", reason)
         return
@@ -107,7 +107,7 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             reason = f"its own name could not be looked up: {row.fact.reason}"
             yield unknown(row.node, reason, nodes=(row.node,), required=certain)
         elif "ps" not in names and not paddle and (gloo is not None or filter_unresolved(job, "GLOO_SOCKET_IFNAME")):
-            yield not_applicable(row.node, "GLOO_SOCKET_IFNAME chooses the interface")
+            yield not_applicable(row.node, "GLOO_SOCKET_IFNAME selects the interface")
         elif _publishes_loopback(row.fact.value):
             bad[row.node] = row.fact.value
         else:
@@ -119,7 +119,7 @@ def hostname_loopback(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 def _publishes_loopback(lookup: Lookup) -> bool:
     """Return whether Gloo would publish loopback: the first address it can bind is loopback, or it can bind none.
 
-    torch (ProcessGroupGloo::createDefaultDevice) and Paddle fall back to loopback if no address of the own name
+    torch (ProcessGroupGloo::createDefaultDevice) and Paddle fall back to loopback if no address of the node's own name
     belongs to the node; Gloo skips addresses that it cannot bind (transport/tcp/device.cc).
     """
     if lookup.bound is not None:
@@ -138,8 +138,9 @@ def _own_name_finding(
     subject = fold(lookups_by_node)
     return failed(
         "own host names",
-        f"the name of {subject} itself does not resolve to an address that other nodes can reach "
-        f"({'; '.join(answers[:4])}); Gloo, Paddle's launcher and parameter servers would publish the loopback address",
+        f"the node's own name on {subject} does not resolve to an address that other nodes can reach "
+        f"({'; '.join(answers[:4])}); Gloo, Paddle's launcher and parameter servers would publish the loopback "
+        "address",
         at=evidence[0],
         also=(*evidence[1:8], *claims),
         nodes=tuple(lookups_by_node),
@@ -151,11 +152,11 @@ def _own_name_finding(
 
 def _own_answer(lookup: Lookup) -> str:
     if lookup.addresses and lookup.bound == "":
-        return f"{', '.join(lookup.addresses[:3])}, not an address of this node"
+        return f"{', '.join(lookup.addresses[:3])}, which is not an address of this node"
     if lookup.addresses:
         return ", ".join(lookup.addresses[:3])
     if lookup.problem == "timeout":
-        return f"no answer after {lookup.took_s:.1f} s"
+        return f"no response after {lookup.took_s:.1f} s"
     return f"does not resolve ({lookup.detail})"
 
 
@@ -175,17 +176,17 @@ def plan_master(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 @check("NAM002", "master-name-not-usable", plan=plan_master, probes=(resolve, interfaces), severity=Severity.ERROR)
 def master_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The rendezvous host resolves on every node, to an address of the node that listens there.
+    """The rendezvous host resolves on every node to an address of the node that listens there.
 
-    What it checks: each node looks up the host of the rendezvous endpoint (or master address); the answer must
-    come in time, must not be loopback on another node, and must be an address of the listening node.
+    What it checks: each node looks up the host of the rendezvous endpoint (or master address); the result must arrive
+    in time, must not be loopback on another node, and must be an address of the listening node.
 
     Why it matters: a node that cannot resolve the master repeats a warning and hangs with all the others; a node that
-    resolves it to something else dials the wrong machine.
+    resolves it to something else connects to the wrong machine.
 
     Example: MASTER_ADDR=node0 is in /etc/hosts of three nodes and missing on the fourth.
 
-    Fix: make the name resolve equally everywhere, or use the address itself.
+    Fix: make the name resolve to the same address everywhere, or use the address itself.
 
     Known limits: an address that no node has may be a virtual or public one that is forwarded; this is a warning,
     and the connection test decides.
@@ -240,7 +241,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
             at=_lookup_evidence(host, dead),
             also=claims,
             nodes=tuple(dead),
-            remedy=f"Add {host} to DNS or /etc/hosts on {fold(dead)}, or give an address all nodes can reach.",
+            remedy=f"Add {host} to DNS or /etc/hosts on {fold(dead)}, or give an address that all nodes can reach.",
         )
     if to_self:
         yield failed(
@@ -260,7 +261,7 @@ def _judge_master(endpoint: Endpoint, fleet: Fleet, facts: Facts) -> Iterator[Ve
 
 
 def _address_holder(address: str, observed: dict[str, Interfaces]) -> str:
-    """Return the node that has `address`; empty if none has, `?` if some node's interfaces are unknown."""
+    """Return the node that has `address`; empty if none has it, `?` if a node's interfaces are unknown."""
     for node, facts in observed.items():
         if any(address == a.address for item in facts.interfaces for a in item.addresses):
             return node
@@ -272,12 +273,13 @@ def _other_listener_finding(endpoint: Endpoint, nodes: dict[str, Lookup], holder
     holder_text = f"an address of {holder}" if holder else "not an address of any node of the job"
     return failed(
         f"{endpoint.host}: owner",
-        f"{endpoint.host}, the host of {endpoint.what}, resolves to {_own_answer(some)} on {fold(nodes)}: that is "
-        f"{holder_text}; rank 0 listens on {listening}",
+        f"{endpoint.host}, the host of {endpoint.what}, resolves to {_own_answer(some)} on {fold(nodes)}, which is "
+        f"{holder_text}, but rank 0 listens on {listening}",
         at=_lookup_evidence(endpoint.host, nodes),
         also=endpoint.claims,
         nodes=tuple(nodes),
-        remedy=f"Use an address of {listening} for {endpoint.host}, or move its owner to the start of the host list.",
+        remedy=f"Use an address of {listening} for {endpoint.host}, or move the node with that address to the start "
+        "of the host list.",
         certain=bool(holder),
     )
 
@@ -300,16 +302,17 @@ def _lookup_evidence(host: str, lookups_by_node: dict[str, Lookup]) -> Evidence:
     "NAM007", "master-name-of-another-family", plan=plan_master, severity=Severity.ERROR, probes=(resolve, interfaces)
 )
 def master_of_another_family(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The rendezvous host has an address of a family (IPv4, IPv6) that every node has, too.
+    """The rendezvous host has an address of a family (IPv4, IPv6) that every node also has.
 
-    What it checks: the families of the addresses each node finds for the host, compared with those of its own
+    What it checks: the families of the addresses that each node finds for the host, compared with those of its own
     interfaces, without loopback and link-local addresses.
 
-    Why it matters: a node without IPv6 cannot dial an address of IPv6; it fails at once or waits for its timeout.
+    Why it matters: a node without IPv6 cannot connect to an IPv6 address; it fails immediately or waits for its
+    timeout.
 
-    Example: DNS gives node1 an AAAA record only, and node3 was installed without IPv6.
+    Example: DNS has only an AAAA record for node1, but node3 was installed without IPv6.
 
-    Fix: an A record, or a line in /etc/hosts, for the host; or IPv6 on all nodes.
+    Fix: add an A record, or a line in /etc/hosts, for the host; or configure IPv6 on all nodes.
 
     Known limits: if a name has both families, programs try one after the other.
     """
@@ -325,7 +328,9 @@ def master_of_another_family(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
                 continue
             if not isinstance(row.fact, Observed) or not observed.get(row.node):
                 yield unknown(
-                    f"{endpoint.host} on {row.node}", "its lookup or its interfaces are not known", nodes=(row.node,)
+                    f"{endpoint.host} on {row.node}",
+                    "its lookup result or its interfaces are unknown",
+                    nodes=(row.node,),
                 )
                 continue
             addresses = [text for text in row.fact.value.addresses if not is_loopback(text)]
@@ -338,14 +343,14 @@ def master_of_another_family(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
             own = " and ".join(sorted(observed[node]))
             yield failed(
                 f"{endpoint.host}: family",
-                f"{endpoint.host}, the host of {endpoint.what}, is {address} on {fold(bad)}; {node} has only {own}",
+                f"{endpoint.host}, the host of {endpoint.what}, is {address} on {fold(bad)}, but {node} has only {own}",
                 at=Evidence("lookup", address, f"an address of {own}", f"getent ahosts {endpoint.host}", node),
                 also=endpoint.claims,
                 nodes=tuple(bad),
-                remedy=f"Give {endpoint.host} an address of {own}, or {fold(bad)} one of {_family(address)}.",
+                remedy=f"Give {endpoint.host} an {own} address, or configure {_family(address)} on {fold(bad)}.",
             )
         elif good:
-            yield passed(f"{endpoint.host}: family on {good} nodes")
+            yield passed(f"{endpoint.host}: address family on {good} nodes")
 
 
 def _family(address: str) -> str:
@@ -398,25 +403,25 @@ def _plan_names(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 @check("NAM003", "name-differs-between-nodes", plan=_plan_names, severity=Severity.ERROR, probes=(resolve_many,))
-@only_if(runs_on_several_machines, "names of the nodes", "the job runs on one machine")
+@only_if(runs_on_several_machines, "node names", "the job runs on one machine")
 def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The names of the job's nodes and parameter servers resolve to the same addresses on every node.
 
-    What it checks: every node looks up the names of the nodes and of the endpoints in the files; a name must
-    resolve on all nodes or on none, to addresses in common, and to loopback on its own node alone.
+    What it checks: every node looks up the names of the nodes and of the endpoints in the files; a name must resolve on
+    all nodes or on none, to common addresses, and to loopback only on its own node.
 
-    Why it matters: the node with the old line in /etc/hosts dials the wrong machine or itself, while all others wait
-    for it.
+    Why it matters: the node with the old line in /etc/hosts connects to the wrong machine or to itself, while all
+    others wait for it.
 
-    Example: /etc/hosts of node3 still gives node1 the address it had before it moved.
+    Example: /etc/hosts on node3 still has the old address of node1.
 
-    Fix: one /etc/hosts, or one DNS, for all nodes.
+    Fix: use the same /etc/hosts, or the same DNS, on all nodes.
 
     Known limits: names that no node resolves are assumed to be ssh aliases and skipped, unless an endpoint uses them.
-    Above 64 names each node looks up 16 of them, above 1024 only 4. Names that occur only in the node list are a
+    Above 64 names, each node looks up 16 of them, above 1024 only 4. Names that occur only in the node list are a
     warning: not every launcher uses them.
     """
-    yield from missing_facts(facts, resolve_many, "names of the nodes")
+    yield from missing_facts(facts, resolve_many, "node names")
     written_names = _names_as_written(job)
     answers: dict[str, dict[str, Lookup]] = {}
     files: dict[str, Mapping[str, list[str]]] = {}
@@ -450,7 +455,7 @@ def name_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _odd_nodes(on: Mapping[str, Lookup], *, owner: Node | None, certain: bool) -> dict[str, str]:
-    """Return the nodes where a name resolves differently from most nodes, each with its meaning there."""
+    """Return the nodes where a name resolves differently from most nodes, each with the result there."""
     odd_nodes: dict[str, str] = {}
     good = {n: tuple(sorted(v.addresses)) for n, v in on.items() if v.addresses and not is_loopback(v.addresses[0])}
     for node, answer in on.items():
@@ -482,29 +487,29 @@ def _answer(lookup: Lookup) -> str:
 def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The names in the node list belong to different machines.
 
-    What it checks: kernel boot and namespaces of network and processes behind every name; host names and machine ids
-    are compared too.
+    What it checks: the kernel's boot id and the network and process namespaces behind every name; host names and
+    machine ids are also compared.
 
-    Why it matters: two ranks then share every GPU and every port of one machine; NCCL ends with "Duplicate GPU", a port
-    is in use, or memory runs out.
+    Why it matters: two ranks then share every GPU and every port of one machine; NCCL stops with "Duplicate GPU", a
+    port is in use, or memory runs out.
 
     Example: a hostfile with node1 and node1-ib, which are one machine.
 
     Fix: name each machine once.
 
     Known limits: pods and containers on one machine count as different nodes. The same host name on different machines
-    is a warning, the same machine id (a cloned image) is information.
+    is a warning, the same machine id (a cloned image) is informational.
     """
     identities = yield from known_facts(facts, identity, "machines")
     places = _shared_values({node: fact.place for node, fact in identities.items()})
     for nodes in places.values():
         yield failed(
             f"machine of {fold(nodes, 3)}",
-            f"{fold(nodes)} are one machine, {identities[nodes[0]].hostname}, under {len(nodes)} names",
-            at=Evidence("boot id", identities[nodes[0]].boot_id, "one for each name", f"cat {_BOOT}", nodes[0]),
+            f"{fold(nodes)} are {len(nodes)} names of one machine, {identities[nodes[0]].hostname}",
+            at=Evidence("boot id", identities[nodes[0]].boot_id, "one machine for each name", f"cat {_BOOT}", nodes[0]),
             also=tuple(claim for scope in scopes(job) for claim in job.value_claims("hosts", scope)),
             nodes=nodes,
-            remedy=f"Keep one of {fold(nodes)} in the list of nodes.",
+            remedy=f"Keep only one of {fold(nodes)} in the list of nodes.",
         )
     twice = {node for nodes in places.values() for node in nodes}
     rest = {node: fact for node, fact in identities.items() if node not in twice}
@@ -518,9 +523,9 @@ def two_names_of_one_machine(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
             yield failed(
                 f"{what} {value}",
                 f"{fold(nodes)} are different machines with the same {what}, {value}",
-                at=Evidence(what, value, "one for each machine", "hostnamectl", nodes[0]),
+                at=Evidence(what, value, "a unique one on each machine", "hostnamectl", nodes[0]),
                 nodes=nodes,
-                remedy=f"Give each a unique {what}: "
+                remedy=f"Give each machine a unique {what}: "
                 + ("`hostnamectl set-hostname NAME`." if what == "host name" else "`systemd-machine-id-setup`."),
                 # The machine id in container images has no meaning.
                 severity=Severity.WARNING if what == "host name" else Severity.INFO,
@@ -541,7 +546,9 @@ def _shared_values(values: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _published_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, Identity] | None:
-    """Return the node whose name torchrun's c10d rendezvous publishes: the first by name (dynamic_rendezvous.py)."""
+    """Return the node whose name torchrun's c10d rendezvous publishes: the first one by name
+    (dynamic_rendezvous.py).
+    """
     rendezvous = [endpoint for endpoint in store_endpoints(job) if endpoint.kind == "rendezvous"]
     given = any(job.setting("local_addr", scope) for scope in scopes(job))
     identities = facts.observed(identity)
@@ -579,19 +586,19 @@ def _plan_published(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 )
 @only_if(_uses_c10d, "the published name", "no c10d rendezvous between machines")
 def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The name under which torchrun's c10d rendezvous publishes rank 0's node resolves to it on the other nodes.
+    """The name under which torchrun's c10d rendezvous publishes rank 0's node resolves to that node on the others.
 
-    What it checks: the full name each node finds for itself (socket.getfqdn), of which torchrun takes the first in
-    alphabetical order as MASTER_ADDR, is looked up on every other node.
+    What it checks: each node's own full name (socket.getfqdn), of which torchrun uses the alphabetically first as
+    MASTER_ADDR, is looked up on every other node.
 
-    Why it matters: the rendezvous itself succeeds over the address you gave, and then every rank hangs on a name that
-    only one node knows, or on "localhost".
+    Why it matters: the rendezvous itself succeeds at the given address, but then every rank hangs on a name that only
+    one node knows, or on "localhost".
 
     Example: node1's full name is node1.cluster.local, which DNS does not know.
 
     Fix: `--local-addr` with an address of the node, or names that resolve everywhere.
 
-    Known limits: after a restart with other nodes another name may come first.
+    Known limits: after a restart with other nodes, another name may come first.
     """
     yield from missing_facts(facts, identity, "the published name")
     master = _published_node(job, fleet, facts)
@@ -599,7 +606,9 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         if any(job.setting("local_addr", scope) for scope in scopes(job)):
             yield not_applicable("the published name", "--local-addr sets it")
         elif facts.observed(identity):
-            yield unknown("the published name", "the full name of every node is needed, and some could not be found")
+            yield unknown(
+                "the published name", "the full name of every node is needed, but some could not be determined"
+            )
         return
     node, who = master
     claims = tuple(claim for endpoint in store_endpoints(job) for claim in endpoint.claims)
@@ -624,10 +633,10 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         yield failed(
             "the published name",
             f"torchrun publishes {who.fqdn} as the master's name (the full name of {node}), but {fold(bad)} {what}",
-            at=Evidence("full name", who.fqdn, "a name that resolves to the node everywhere", "hostname -f", node),
+            at=Evidence("full name", who.fqdn, "a name that resolves to this node on every node", "hostname -f", node),
             also=claims,
             nodes=(node,) if is_loopback(who.fqdn) else tuple(bad),
-            remedy="Add --local-addr with the node's own address to torchrun on every node, or make the name resolve.",
+            remedy="Pass --local-addr with the node's own address to torchrun on every node, or make the name resolve.",
         )
     elif good:
         yield passed(f"{who.fqdn} on {good} nodes")
@@ -636,16 +645,16 @@ def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 @warning_check("NAM006", "name-look-ups-slow", plan=_plan_names, probes=(resolve_many, identity))
 @only_if(runs_on_several_machines, "lookups", "the job runs on one machine")
 def slow_lookups(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Look-ups do not wait for a dead name server.
+    """Name lookups do not wait for a dead name server.
 
-    What it checks: how long every node took to look up the nodes' names, and its own full name.
+    What it checks: the time that each node took to look up the nodes' names and its own full name.
 
     Why it matters: each connection by name, and each start of torchrun, then waits for seconds; lookups of hundreds of
     ranks add up to minutes, and exceed short timeouts.
 
     Example: the first line of /etc/resolv.conf names a server that was disabled; every lookup takes 5 s.
 
-    Fix: take the dead server out of /etc/resolv.conf, or put the names into /etc/hosts.
+    Fix: remove the dead server from /etc/resolv.conf, or add the names to /etc/hosts.
 
     Known limits: a very busy node looks the same; check again.
     """

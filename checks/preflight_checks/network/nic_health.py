@@ -1,4 +1,4 @@
-"""Checks the health of the interfaces in use: speed, duplex, bonds, errors, driver and kernel rules."""
+"""Checks of the health of the interfaces in use: speed, duplex, bonds, errors, driver and kernel rules."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def _known_states(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generat
     seen = yield from known_facts(facts, nic_states, subject)
     found = states_in_use(job, facts)
     if seen and not found:
-        yield unknown(subject, "which interface the job will use is not known, or /sys does not show it")
+        yield unknown(subject, "which interface the job will use is unknown, or /sys does not show it")
     return found or None
 
 
@@ -64,15 +64,16 @@ def _known_states(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generat
 @only_if(runs_on_several_machines, "speed", "the job runs on one machine")
 @gated_by(partial(_known_states, subject="speed"))
 def interface_speed(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iterator[Verdict]:
-    """The interfaces in use run at one speed, in full duplex.
+    """The interfaces in use run at the same speed, in full duplex.
 
     What it checks: speed and duplex mode of each node's interface in use, as its driver reports them.
 
-    Why it matters: every step waits for the slowest link; a bad cable or port makes a 25 Gbit/s card agree on 1.
+    Why it matters: every step waits for the slowest link; with a bad cable or port, a 25 Gbit/s card negotiates 1
+    Gbit/s.
 
     Example: three nodes at 100000 Mbit/s and one at 1000.
 
-    Fix: check cable, transceiver and switch port of the reported node; `ethtool NAME` shows what both ends offer.
+    Fix: check the cable, transceiver and switch port of the reported node; `ethtool NAME` shows what both ends offer.
 
     Known limits: virtual machines' drivers often report no speed, or a meaningless one; the link stage measures the
     real rate.
@@ -88,12 +89,12 @@ def interface_speed(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iter
         use, _state = in_use[node]
         yield failed(
             "speed",
-            f"{use.interface.name} runs at {_speed_text(speed)} on {fold(slower)}; {len(parts.agreeing)} nodes have "
-            f"{_speed_text(parts.common)}",
+            f"{use.interface.name} runs at {_speed_text(speed)} on {fold(slower)}, but at "
+            f"{_speed_text(parts.common)} on {len(parts.agreeing)} nodes",
             at=Evidence("speed", _speed_text(speed), _speed_text(parts.common), f"ethtool {use.interface.name}", node),
             also=use.claims,
             nodes=tuple(slower),
-            remedy=f"Check cable and switch port: `ethtool {use.interface.name}` on {fold(slower)}.",
+            remedy=f"Check the cable and switch port: `ethtool {use.interface.name}` on {fold(slower)}.",
         )
     if half:
         use, _state = in_use[half[0]]
@@ -103,13 +104,14 @@ def interface_speed(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iter
             at=Evidence("duplex", "half", "full", f"ethtool {use.interface.name}", half[0]),
             also=use.claims,
             nodes=half,
-            remedy=f"Let both ends negotiate: `ethtool -s {use.interface.name} autoneg on` on {fold(half)}.",
+            remedy=f"Enable autonegotiation at both ends: `ethtool -s {use.interface.name} autoneg on` on "
+            f"{fold(half)}.",
             run=(root_command("ethtool", "-s", use.interface.name, "autoneg", "on", on=half),),
         )
     if not speeds:
-        yield unknown("speed", "no driver of an interface in use reports one")
+        yield unknown("speed", "no driver of an interface in use reports a speed")
     elif speeds and not slower and not half:
-        yield passed(f"speed of {len(speeds)} nodes")
+        yield passed(f"interface speed on {len(speeds)} nodes")
 
 
 def _speed_text(mbps: int) -> str:
@@ -120,18 +122,18 @@ def _speed_text(mbps: int) -> str:
 @only_if(runs_on_several_machines, "bonds", "the job runs on one machine")
 @gated_by(partial(_known_states, subject="bonds"))
 def bond_degraded(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iterator[Verdict]:
-    """Every member of a bond in use has a link, and bonds have one mode on all nodes.
+    """Every member of a bond in use has a link, and bonds have the same mode on all nodes.
 
-    What it checks: where the interface in use is a bond, the link state of its members, and mode and number of
-    members compared between nodes.
+    What it checks: if the interface in use is a bond, the link state of its members, and the mode and number of members
+    compared between nodes.
 
     Why it matters: a bond with a dead member works at half the rate, which goes unnoticed.
 
     Example: bond0 of node2 has eth2 down; the other nodes have both members.
 
-    Fix: check cable and switch port of the member; use one bonding mode everywhere.
+    Fix: check the cable and switch port of the member; use the same bonding mode everywhere.
 
-    Known limits: in an active-backup bond a dead member costs nothing until the other one fails.
+    Known limits: in an active-backup bond, a dead member costs nothing until the other one fails.
     """
     bonds = {node: (use, state) for node, (use, state) in in_use.items() if state.bond_mode}
     if not bonds:
@@ -142,12 +144,12 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iterat
         nodes = [n for n, members in dead.items() if (bonds[n][1].name, tuple(members)) == (name, names)]
         yield failed(
             f"{name} without {fold(names)}",
-            f"{name} on {fold(nodes)} has lost {fold(names)}: it runs on "
-            f"{len(bonds[nodes[0]][1].members) - len(names)} of {len(bonds[nodes[0]][1].members)} members",
+            f"{name} on {fold(nodes)} has lost {fold(names)}: {len(bonds[nodes[0]][1].members) - len(names)} of "
+            f"{len(bonds[nodes[0]][1].members)} members are left",
             at=Evidence("bond", f"{fold(names)} down", "all members up", f"cat /proc/net/bonding/{name}", nodes[0]),
             also=bonds[nodes[0]][0].claims,
             nodes=nodes,
-            remedy=f"Check cable and switch port of {fold(names)} on {fold(nodes)}.",
+            remedy=f"Check the cable and switch port of {fold(names)} on {fold(nodes)}.",
         )
     shape = {node: f"{state.bond_mode} of {len(state.members)}" for node, (_use, state) in bonds.items()}
     parts = split(shape)
@@ -163,7 +165,7 @@ def bond_degraded(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iterat
             confidence=Confidence.MEDIUM,
         )
     elif bonds and not dead:
-        yield passed(f"bonds of {len(bonds)} nodes")
+        yield passed(f"bonds on {len(bonds)} nodes")
 
 
 @warning_check("NIC010", "interface-errors", plan=_plan)
@@ -178,12 +180,12 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Ite
     Why it matters: a loose transceiver shows here days before it fails; until then TCP retransmits and every step
     waits.
 
-    Example: node7 counts 48000 rx_errors in 9 million packets, the others none.
+    Example: node7 has 48000 rx_errors in 9 million packets, the others none.
 
-    Fix: reseat or replace cable and transceiver of the reported node.
+    Fix: reseat or replace the cable and transceiver of the reported node.
 
     Known limits: counters have no date, so an old incident counts like a new one. Dropped packets are not judged,
-    because a full socket buffer counts as well.
+    because a full socket buffer also counts.
     """
     # With fewer than three nodes, none can be called the odd one.
     shares = {node: _error_share(state) for node, (_use, state) in in_use.items()}
@@ -195,26 +197,27 @@ def interface_errors(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Ite
         errors = state.counters.get("rx_errors", 0) + state.counters.get("tx_errors", 0)
         yield failed(
             f"errors of {node}",
-            f"{state.name} on {node} counts {errors} errors, {shares[node]:.2%} of all packets; the median of the "
-            f"nodes is {median(shares.values()):.4%}",
+            f"{state.name} on {node} has {errors} errors, {shares[node]:.2%} of all packets; the median of the nodes "
+            f"is {median(shares.values()):.4%}",
             at=Evidence("errors", str(errors), "hardly any", f"ip -s link show {state.name}", node),
             also=use.claims,
-            remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}; `ethtool -S {state.name}`.",
+            remedy=f"Reseat or replace the cable and transceiver of {state.name} on {node}; `ethtool -S "
+            f"{state.name}` shows details.",
         )
     for node in loose:
         use, state = in_use[node]
         yield failed(
             f"carrier of {node}",
-            f"{state.name} on {node} lost and found its carrier {state.carrier_changes} times; the median of the "
+            f"{state.name} on {node} lost or regained its carrier {state.carrier_changes} times; the median of the "
             f"nodes is {median(changes.values()):g}",
             at=Evidence(
                 "carrier", str(state.carrier_changes), f"{median(changes.values()):g}", _carrier_command(state), node
             ),
             also=use.claims,
-            remedy=f"Reseat or replace cable and transceiver of {state.name} on {node}.",
+            remedy=f"Reseat or replace the cable and transceiver of {state.name} on {node}.",
         )
     if not noisy and not loose:
-        yield passed(f"errors of {len(in_use)} nodes")
+        yield passed(f"interface errors on {len(in_use)} nodes")
 
 
 def _carrier_command(state: NicState) -> str:
@@ -240,11 +243,12 @@ def _outliers_above(values: Mapping[str, float], is_far: Callable[[float, float]
 @only_if(runs_on_several_machines, "drivers", "the job runs on one machine")
 @gated_by(partial(_known_states, subject="drivers"))
 def nic_driver(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iterator[Verdict]:
-    """The network cards in use have one driver and one firmware version.
+    """The network cards in use have the same driver and firmware version.
 
-    What it checks: driver and firmware of each node's interface in use; firmware is compared among equal drivers.
+    What it checks: driver and firmware of each node's interface in use; firmware is compared between cards with the
+    same driver.
 
-    Why it matters: a replaced card or a node that missed an update behaves differently under load, and is the last
+    Why it matters: a replaced card or a node that missed an update behaves differently under load, but is the last
     thing anyone checks.
 
     Example: 31 nodes with mlx5_core 28.39.1002, and one with 28.33.0751.
@@ -272,33 +276,33 @@ def nic_driver(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iterator[
             at=Evidence(what, value, values.common, f"ethtool -i {state.name}", node),
             also=use.claims,
             nodes=tuple(values.odd),
-            remedy=f"Install the {what} of the other nodes for {state.name} on {fold(values.odd)} ({values.common}).",
+            remedy=f"Install the {what} of the other nodes ({values.common}) for {state.name} on {fold(values.odd)}.",
         )
     if drivers and not odd and not (firmware is not None and firmware.odd and firmware.has_majority):
-        yield passed(f"drivers of {len(drivers)} nodes")
+        yield passed(f"network card drivers on {len(drivers)} nodes")
     elif not drivers:
         yield unknown("drivers", "no driver of an interface in use reports its name")
 
 
 @warning_check("NIC012", "two-interfaces-in-one-network", plan=_plan)
-@only_if(runs_on_several_machines, "interfaces of one network", "the job runs on one machine")
-@gated_by(partial(_known_states, subject="interfaces of one network"))
+@only_if(runs_on_several_machines, "interfaces in the same network", "the job runs on one machine")
+@gated_by(partial(_known_states, subject="interfaces in the same network"))
 def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts, in_use: InUse) -> Iterator[Verdict]:
-    """No second interface is in the network of the one in use, unless kernel rules separate them.
+    """No second interface is in the network of the interface in use, unless kernel rules separate them.
 
-    What it checks: on each node whether another interface that is up has an address in the network of the one in use,
-    while arp_ignore, arp_announce and routing rules are as the kernel has them by default.
+    What it checks: on each node, whether another active interface has an address in the network of the interface in use
+    while arp_ignore, arp_announce and the routing rules have the kernel's defaults.
 
     Why it matters: the kernel answers for both addresses on either card and sends everything over the first: one rail
-    carries all, and with a strict rp_filter packets that arrive over the other are dropped.
+    carries everything, and with a strict rp_filter, packets that arrive over the other are dropped.
 
     Example: eth1 and eth2, both in 10.0.0.0/16, for two rails.
 
     Fix: a separate network for each rail, or `sysctl net.ipv4.conf.all.arp_ignore=1 arp_announce=2` and a routing
     rule and table for each interface.
 
-    Known limits: clouds that attach several cards to one subnet set such rules themselves; any existing rule is
-    assumed to be right.
+    Known limits: clouds that attach several cards to one subnet set such rules themselves; any existing rule is assumed
+    to be correct.
     """
     observed, states = facts.observed(interfaces), facts.observed(nic_states)
     twins: dict[tuple[str, str, bool], list[str]] = {}
@@ -317,8 +321,8 @@ def two_interfaces_in_one_network(job: Job, fleet: Fleet, facts: Facts, in_use: 
         use, state = in_use[nodes[0]]
         yield failed(
             f"{name} and {other}",
-            f"{name} and {other} are both in {use.network} on {fold(nodes)}, and no kernel rule separates them"
-            + ("; its strict rp_filter drops packets that arrive over the other" if strict else ""),
+            f"{name} and {other} are both in {use.network} on {fold(nodes)}, and no kernel setting separates them"
+            + ("; the strict rp_filter drops packets that arrive over the other interface" if strict else ""),
             at=Evidence(
                 "kernel settings",
                 f"arp_ignore {state.arp_ignore}, arp_announce {state.arp_announce}, rp_filter {state.rp_filter}",

@@ -1,7 +1,8 @@
-"""The network interface that the job uses on each node, and checks that it is one network with a route and one MTU.
+"""The network interface that the job uses on each node, and checks that these are in one network with routes and one
+MTU.
 
-NCCL without a filter takes the first of its search order; with NCCL_COMM_ID (bootstrapNetInit) the interface that
-is in the network of that address, regardless of the filter. Gloo without a filter takes the address of the node's own
+Without a filter, NCCL uses the first interface in its search order; with NCCL_COMM_ID (bootstrapNetInit), the interface
+in the network of that address, regardless of the filter. Without a filter, Gloo uses the address of the node's own
 name.
 """
 
@@ -106,7 +107,7 @@ class UsedInterface:
 
 @memoize
 def used_interfaces(job: Job, facts: Facts) -> dict[str, UsedInterface]:
-    """Return the interface in use of each node where it is known."""
+    """Return the interface in use of each node for which it is known."""
     own: dict[str, list[str]] = {
         row.node: [text for text in row.fact.value.addresses if not is_loopback(text)]
         for row in lookups(facts, own=True)
@@ -162,12 +163,12 @@ def interface_in_use(
         for item in observed:
             for address in item.addresses:
                 if address.address == text:
-                    return UsedInterface(item, address, (item,), "the node's own name leads to its address")
+                    return UsedInterface(item, address, (item,), "the node's own name resolves to its address")
     return None
 
 
 def by_nccl(job: Job, node: str, observed: Sequence[Interface]) -> UsedInterface | None:
-    """Return the interface that NCCL takes by default."""
+    """Return the interface that NCCL uses by default."""
     family = socket_family(job, node)
     remaining = nccl_default(observed, family).interfaces
     address = published_address(remaining[0], family) if remaining else None
@@ -224,7 +225,7 @@ def interface_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     each node's interfaces exactly as the library does it; an interface must remain, be up with a carrier and a
     routable address, and not be loopback or a container bridge.
 
-    Why it matters: a hard-coded name that one node lacks gives a clear error on that node alone; all others hang.
+    Why it matters: a hard-coded name that one node lacks gives a clear error only on that node; all others hang.
 
     Example: NCCL_SOCKET_IFNAME=ib0 while node3 calls it ibp12s0.
 
@@ -235,14 +236,14 @@ def interface_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """
     for variable in FILTER_VARIABLES:
         if filter_unresolved(job, variable):
-            yield unknown(variable, "its value is only known at run time")
+            yield unknown(variable, "its value is known only at run time")
     grouped: dict[tuple[str, str, str], dict[str, Filter]] = {}
     around = environment_filters(job, facts) if is_multi_node(fleet) else {}
     for node in fleet.reached:
         for item in (*filters(job, node.name), *around.get(node.name, ())):
             grouped.setdefault((item.variable, item.value, item.origin), {})[node.name] = item
     if not grouped:
-        yield not_applicable("interface filters", "neither the job's files nor the nodes set any")
+        yield not_applicable("interface filters", "neither the job's files nor the nodes set a filter")
     for (variable, value, _origin), on in grouped.items():
         origin = next(iter(on.values())).origin
         spelled = f"{variable}={value}" + (f" ({origin})" if origin else "")
@@ -250,7 +251,7 @@ def interface_filter(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _master_host(job: Job, fleet: Fleet) -> str:
-    """Return the host at which other nodes reach rank 0, as written in the job, else the node's name."""
+    """Return the host at which other nodes reach rank 0, as written in the job, or else the node's name."""
     for endpoint in store_endpoints(job):
         if endpoint.host and not is_loopback(endpoint.host):
             return endpoint.host
@@ -290,18 +291,18 @@ def _choices(job: Job, facts: Facts) -> dict[str, Chosen]:
 
 @warning_check("NIC002", "chosen-interface-not-on-route-to-master", plan=_plan_route)
 def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The chosen interface is the one the kernel uses towards rank 0.
+    """The selected interface is the one that the kernel uses towards rank 0.
 
-    What it checks: the kernel's route to the rendezvous host compared with the interfaces the filter leaves.
+    What it checks: the kernel's route to the rendezvous host compared with the interfaces that the filter selects.
 
-    Why it matters: the job then runs over a management network, or publishes an address its peers cannot route
-    to; either is slow or silent, never reported.
+    Why it matters: the job then runs over a management network, or publishes an address that its peers cannot reach;
+    this is slow or hangs, but is never reported.
 
     Example: NCCL_SOCKET_IFNAME=eth1 while the route to node0 leaves through eth0.
 
-    Fix: choose the interface of the master address's network, or give the master's address on the chosen network.
+    Fix: select the interface in the network of the master address, or use the master's address in the selected network.
 
-    Known limits: with several rails on one fabric a difference is intended.
+    Known limits: with several rails on one fabric, a difference is intended.
     """
     if len(fleet.nodes) < 2 or not has_filter(job):
         yield not_applicable("route to rank 0", "the job sets no interface filter, or has only one node")
@@ -312,11 +313,11 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for node, fact in _routes(facts, host).items():
         choice = choices.get(node)
         if isinstance(fact, Unavailable):
-            yield unknown(node, f"its route to {host} is not known: {fact.reason}", nodes=(node,))
+            yield unknown(node, f"its route to {host} is unknown: {fact.reason}", nodes=(node,))
         elif fact.value.problem or not fact.value.interface:
             yield unknown(node, f"no route to {host}: {fact.value.detail or fact.value.problem}", nodes=(node,))
         elif choice is None:
-            yield unknown(node, "the filter leaves no interface there", nodes=(node,))
+            yield unknown(node, "the filter selects no interface there", nodes=(node,))
         elif fact.value.interface in {item.name for item in choice.candidates} or fact.value.interface == "lo":
             yield passed(node)
         else:
@@ -326,7 +327,7 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         choice, found = off[nodes[0]]
         yield failed(
             f"{name} against {through}",
-            f"{choice.filter.variable}={choice.filter.value} chooses {name} on {fold(nodes)}, but the kernel "
+            f"{choice.filter.variable}={choice.filter.value} selects {name} on {fold(nodes)}, but the kernel "
             f"reaches {host} ({found.address}) through {through}",
             at=Evidence(
                 "route", f"dev {through} src {found.source}", f"dev {name}", f"ip route get {found.address}", nodes[0]
@@ -340,16 +341,16 @@ def interface_route(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 @warning_check("NIC003", "mtu-differs", plan=_plan_route)
 @only_if(has_several_nodes, "MTU", "the job has one node")
 def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The chosen interfaces of all nodes have one MTU.
+    """The selected interfaces of all nodes have the same MTU.
 
-    What it checks: the MTU of the interface that each node uses: chosen by a filter or by the library.
+    What it checks: the MTU of the interface that each node uses, selected by a filter or by the library.
 
-    Why it matters: if one side sends larger frames than the other side or a switch accepts, small messages pass and
-    bulk data vanishes: the job initialises and then hangs.
+    Why it matters: if one side sends larger frames than the other side or a switch accepts, small messages pass but
+    bulk data is lost: the job initializes and then hangs.
 
-    Example: three nodes at 9000 and one re-imaged node at 1500.
+    Example: three nodes have 9000 and one re-imaged node has 1500.
 
-    Fix: set one MTU on all nodes and switch ports.
+    Fix: set the same MTU on all nodes and switch ports.
 
     Known limits: TCP between two hosts negotiates the smaller MTU, so a difference alone can be harmless.
     """
@@ -368,14 +369,14 @@ def interface_mtu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     choice, common = choices[node], division.common
     yield failed(
         "MTU",
-        f"the chosen interfaces have different MTUs: {division.description}",
+        f"the selected interfaces have different MTUs: {division.description}",
         at=Evidence(
             "interfaces", f"{choice.interface.name} mtu {choice.interface.mtu}", f"mtu {common}", "ip link", node
         ),
         also=choice.claims,
         nodes=tuple(division.odd),
-        remedy=f"Set one MTU everywhere: `ip link set {choice.interface.name} mtu {common}` on {fold(division.odd)}, "
-        "or correct the other nodes.",
+        remedy=f"Set the same MTU everywhere: `ip link set {choice.interface.name} mtu {common}` on "
+        f"{fold(division.odd)}, or correct the other nodes.",
         run=(root_command("ip", "link", "set", choice.interface.name, "mtu", str(common), on=division.odd),),
     )
 
@@ -411,23 +412,24 @@ def default_interface(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
     What it checks: NCCL's own search (ib*, then all but docker, lo and virbr, then these) on each node's interfaces;
     the first match must not be loopback, link-local (the USB port of a management controller), a container bridge or
-    pair, or a tunnel.
+    veth pair, or a tunnel.
 
-    Why it matters: the bootstrap listens at that address; the others are refused, connect to themselves, or hang.
+    Why it matters: the bootstrap listens at that address; the other nodes' connections are refused or hang, or the
+    nodes connect to themselves.
 
     Example: enx0 with 169.254.3.1, the port of a management controller, comes before ens1f0.
 
     Fix: export NCCL_SOCKET_IFNAME with the interface of the network between the nodes.
 
-    Known limits: NCCL's choice also depends on the order in which the kernel lists interfaces; NCCL before 2.28 takes
-    an interface without a carrier, later versions do not.
+    Known limits: NCCL's choice also depends on the order in which the kernel lists interfaces; NCCL before 2.28 uses an
+    interface without a carrier, later versions do not.
     """
     yield from missing_facts(facts, interfaces, "NCCL's own choice")
     filtered = _nodes_with_own_filter(job, facts)
     observed = {node: fact for node, fact in facts.observed(interfaces).items() if node not in filtered}
     uses = {node: use for node, use in used_interfaces(job, facts).items() if node not in filtered}
     if filtered and not observed:
-        yield not_applicable("NCCL's own choice", "the nodes' environment holds a filter")
+        yield not_applicable("NCCL's own choice", "the nodes' environment contains a filter")
     wrong: dict[tuple[str, str, bool], list[str]] = {}
     none = [node for node in observed if node not in uses]
     for node, use in uses.items():
@@ -435,7 +437,7 @@ def default_interface(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         if reason:
             wrong.setdefault((use.interface.name, reason, reason != NO_CARRIER), []).append(node)
         elif is_container_interface(use.interface) or is_tunnel(use.interface):
-            kind = "is a tunnel" if is_tunnel(use.interface) else "connects containers of that machine"
+            kind = "is a tunnel" if is_tunnel(use.interface) else "connects only containers of that machine"
             wrong.setdefault((use.interface.name, kind, False), []).append(node)
         else:
             yield passed(node)
@@ -446,7 +448,7 @@ def default_interface(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
             at=Evidence("interfaces", "no address", "an interface with an IP address", "ip -br addr", none[0]),
             also=backends(job)[1],
             nodes=none,
-            remedy=f"Give an interface of {fold(none)} an address on the network between the nodes.",
+            remedy=f"Assign an address in the network between the nodes to an interface of {fold(none)}.",
         )
     for (name, reason, certain), nodes in wrong.items():
         better = _best_interface(observed[nodes[0]].interfaces)
@@ -454,7 +456,7 @@ def default_interface(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
         setting = f"NCCL_SOCKET_IFNAME=={better.name}" if better else "NCCL_SOCKET_IFNAME=<interface>"
         yield failed(
             f"NCCL's own choice: {name}",
-            f"NCCL uses {name} on {fold(nodes)} by default, and it {reason}"
+            f"NCCL uses {name} on {fold(nodes)} by default, but {name} {reason}"
             + (f"; {better.name} ({better.addresses[0].address}) would be suitable" if better else ""),
             at=Evidence(
                 "interfaces", f"{name} {reason}", "an interface that reaches the nodes", "ip -br addr", nodes[0]
@@ -485,11 +487,11 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     What it checks: the address that each node's processes publish to their peers, compared between nodes.
 
-    Why it matters: the peers connect to themselves, or whichever of the two answers first.
+    Why it matters: the peers connect to themselves, or to whichever of the two responds first.
 
-    Example: docker0 with 172.17.0.1 on every node; two machines configured with one address.
+    Example: docker0 with 172.17.0.1 on every node; two machines configured with the same address.
 
-    Fix: choose the interface of the network between the nodes; give each node its own address.
+    Fix: select the interface of the network between the nodes; give each node its own address.
 
     Known limits: only the interface in use is compared, if it is known.
     """
@@ -504,19 +506,19 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
             others.append(node)
     shared = {address: nodes for address, nodes in holders.items() if len(nodes) > 1}
     if len(uses) > 1 and not shared:
-        yield passed(f"addresses of {len(uses)} nodes")
+        yield passed(f"addresses on {len(uses)} nodes")
     elif not shared and facts.observed(interfaces):
         yield unknown("addresses", "which interface the job will use is known on fewer than two nodes")
     for address, nodes in shared.items():
         use = uses[nodes[0]]
         yield failed(
             f"address {address}",
-            f"{fold(nodes)} all use {address} on {use.interface.name} ({use.reason}); each connects to itself",
+            f"{fold(nodes)} all use {address} on {use.interface.name} ({use.reason}); each would connect to itself",
             at=Evidence("interfaces", address, "a unique address on each node", "ip -br addr", nodes[0]),
             also=use.claims,
             nodes=nodes,
-            remedy="Choose an interface of the network between the nodes (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), or "
-            "give each node a unique address.",
+            remedy="Select an interface of the network between the nodes (NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME), "
+            "or give each node a unique address.",
         )
 
 
@@ -525,17 +527,17 @@ def address_on_several_nodes(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 def interface_in_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The interfaces in use are in one network, if all nodes have an interface in it.
 
-    What it checks: the network of each node's interface in use; a node is reported if it uses another network than
-    most although it has an interface in theirs.
+    What it checks: the network of each node's interface in use; a node is reported if it uses another network than most
+    although it has an interface in the others' network.
 
-    Why it matters: its traffic runs over the management network, or no peer can dial the address it publishes; no
-    library reports it.
+    Why it matters: its traffic runs over the management network, or no peer can reach the address that it publishes; no
+    library reports this.
 
     Example: three nodes use 10.77.0.0/16, and node3 uses eth1 in 10.78.0.0/16 although its eth0 is in 10.77.0.0/16.
 
-    Fix: name the interface of the common network, per node where the names differ.
+    Fix: name the interface of the common network, per node if the names differ.
 
-    Known limits: nodes of routed fabrics are in different networks by design; without a clear majority nothing is
+    Known limits: nodes of routed fabrics are in different networks by design; without a clear majority, nothing is
     reported, and the routes decide (NIC007).
     """
     yield from missing_facts(facts, interfaces, "networks")
@@ -552,19 +554,19 @@ def interface_in_another_network(job: Job, fleet: Fleet, facts: Facts) -> Iterat
         if fit:
             off[node] = fit[0]
     if not off:
-        yield passed(f"networks of {len(uses)} nodes")
+        yield passed(f"networks on {len(uses)} nodes")
         return
     node, fit_item = next(iter(off.items()))
     use = uses[node]
     yield failed(
         "networks",
         f"{fold(off)} {'uses' if len(off) == 1 else 'use'} {use.description} in {use.network} ({use.reason}); "
-        f"{len(division.agreeing)} nodes use {division.common}, where {node} has {fit_item.name}",
+        f"{len(division.agreeing)} nodes use {division.common}, in which {node} has {fit_item.name}",
         at=Evidence("interfaces", use.network, division.common, "ip -br addr", node),
         also=use.claims,
         nodes=tuple(off),
-        remedy=f"Make {fold(off)} use {fit_item.name}: set its name there, or use a prefix that matches only that "
-        "network.",
+        remedy=f"Make {fold(off)} use {fit_item.name}: set this name there, or use a prefix that matches only "
+        "interfaces of that network.",
     )
 
 
@@ -596,20 +598,21 @@ def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     What it checks: each node's routes to the interfaces in use of the next 16 nodes in rank order.
 
-    Why it matters: libraries bind their listening side to the interface and leave the dialling side to the kernel;
-    without a route they fail, and over another interface they are slow, or dropped by a strict rp_filter.
+    Why it matters: libraries bind the listening side to the interface, but the kernel chooses the route for the
+    connecting side; without a route, connections fail, and over another interface they are slow, or a strict rp_filter
+    drops them.
 
     Example: node3 uses ib0 in 10.9.0.0/24, the others eth0 in 10.0.0.0/24, and nothing routes between them.
 
-    Fix: choose interfaces of one network, or add the route.
+    Fix: select interfaces in one network, or add the route.
 
-    Known limits: a route is not a connection; the link stage tries those. Rails of one fabric may route through each
-    other, so another interface is at most a warning.
+    Known limits: a route is not a connection; the link stage tries connections. Rails of one fabric may route through
+    each other, so another interface is at most a warning.
     """
     yield from missing_facts(facts, routes, "routes between nodes")
     uses = usable_interfaces(job, facts)
     if not uses:
-        yield unknown("routes between nodes", "which interface the job will use is not known on any node")
+        yield unknown("routes between nodes", "which interface the job will use is unknown on every node")
         return
     peers: dict[str, str] = {}
     for node, use in uses.items():
@@ -639,7 +642,7 @@ def no_route_to_peer(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=Evidence("route", f"dev {through}", f"dev {name}", f"ip route get {route.destination}", node),
             also=uses[node].claims,
             nodes=tuple(node_routes),
-            remedy=f"Choose {through} on {fold(node_routes)}, or route the network of the peers through {name}.",
+            remedy=f"Select {through} on {fold(node_routes)}, or route the peers' network through {name}.",
             certain=False,
         )
     if requested and not lost and not aside:
@@ -698,6 +701,6 @@ def _missing_route_finding(
         at=Evidence("route", problem, "a route", f"ip route get {route.destination}", sources[0]),
         also=uses[sources[0]].claims,
         nodes=culprit,
-        remedy="Choose interfaces of one network on all nodes, or add the missing route: "
-        f"`ip route add {route.destination} ...` on {fold(sources)}.",
+        remedy="Select interfaces of the same network on all nodes, or add the missing route: `ip route add "
+        f"{route.destination} ...` on {fold(sources)}.",
     )

@@ -1,6 +1,7 @@
-"""The frameworks' records of their builds, and the distributions that an interpreter finds, without importing any.
+"""The frameworks' records of their builds, and the distributions that an interpreter finds, without importing them.
 
-The library's own function needs parsers of mail and archives, which take longer to import than everything that is read.
+The standard library's own function needs parsers for mail and archives, which take longer to import than all of the
+reading.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ _FOLDER = re.compile(r"^(?P<name>[^-]+(?:-(?=\D)[^-]+)*?)-(?P<version>\d[^-]*)(?
 
 
 def parse_metadata_dir_name(entry: str) -> tuple[str, str] | None:
-    """Return the normalised name and version of a metadata folder; None for any other folder."""
+    """Return the normalized name and version of a metadata folder; None for any other folder."""
     match = _FOLDER.match(entry)
     if match is None:
         return None
@@ -30,7 +31,7 @@ def version_of(*names: str) -> str:
 
 
 def first_of(names: Sequence[str], versions: dict[str, str]) -> str:
-    """Return the version of the first of these names in `versions()`; empty if it has none of them."""
+    """Return the version of the first of these names that `versions()` contains; empty if it contains none."""
     return next((versions[name] for name in names if name in versions), "")
 
 
@@ -105,7 +106,7 @@ def constants(path: str) -> dict[str, Any]:
 
 
 def version_info(framework: str, folder: str) -> dict[str, Any]:
-    """Return version, CUDA, ROCm's HIP, cuDNN and NCCL from the framework's version file, under common names."""
+    """Return versions of the framework, CUDA, ROCm's HIP, cuDNN and NCCL from its version file, under common names."""
     values = constants(os.path.join(folder, _FILES[framework]))
     if framework == "tensorflow":
         info = values.get("build_info")
@@ -136,7 +137,7 @@ def _nccl(number: Any) -> str:
 
 
 def nccl_text(number: int) -> str:
-    """Format NCCL's version number: major * 1000 + minor * 100 + patch before 2.9, major * 10000 from there on."""
+    """Format NCCL's version number: major * 1000 + minor * 100 + patch before 2.9, major * 10000 since then."""
     unit = 10000 if number >= 10000 else 1000
     return f"{number // unit}.{number % unit // 100}.{number % 100}"
 
@@ -162,7 +163,7 @@ def pinned_versions(framework: str) -> dict[str, str]:
 
 
 def distributions() -> dict[str, str]:
-    """Return versions of NVIDIA's own distributions, by their folder below `nvidia/`."""
+    """Return versions of NVIDIA's own distributions, by their folder in `nvidia/`."""
     found: dict[str, str] = {}
     for folder in ("cudnn", "nccl"):
         version = version_of(*(f"nvidia-{folder}{suffix}" for suffix in ("-cu13", "-cu12", "-cu11", "")))
@@ -172,7 +173,7 @@ def distributions() -> dict[str, str]:
 
 
 def architectures(framework: str, folder: str, info: dict[str, Any]) -> list[str] | None:
-    """Return the architectures that the framework contains code for, such as `sm_80`; None if not recorded."""
+    """Return the architectures for which the framework contains code, such as `sm_80`; None if not recorded."""
     listed = info.get("architectures")
     if isinstance(listed, (list, tuple)):
         return [str(item) for item in listed]
@@ -186,9 +187,9 @@ def architectures(framework: str, folder: str, info: dict[str, Any]) -> list[str
 
 
 def _architectures_in(file: BinaryIO) -> list[str] | None:
-    """Return the first list of several architectures in a binary, else its only one; None after `SEARCH_S`.
+    """Return the first list of several architectures in a binary, or else its only one; None after `SEARCH_S`.
 
-    The binary has 30 MB, may be on a shared file system, and often has the list near the beginning.
+    The binary has 30 MB and may be on a shared file system, but often has the list near the beginning.
     """
     until = time.monotonic() + SEARCH_S
     single: set[str] = set()

@@ -1,4 +1,4 @@
-"""This node's own copies of the job's files: their hashes, their named numbers, and the code beside them."""
+"""This node's copies of the job's files: their hashes, their named numbers, and the code next to them."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _NUMBER = re.compile(r"-?\d+(?:\.\d*)?(?:[eE][-+]?\d+)?")
 
 
 def named_values(path: str, text: str) -> dict[str, str]:
-    """Return numbers, true and false, and `auto`, by their names; repeated values are joined.
+    """Return numbers, booleans and `auto` by their names; repeated values are joined.
 
-    JSON and YAML by their keys, dotted; Python by assignments, keyword arguments and defaults of options; all other
-    text by options and shell assignments, and by slots of hosts.
+    The names are dotted keys in JSON and YAML; assignments, keyword arguments and option defaults in Python; options,
+    shell assignments and hosts with slots in all other text.
     """
     kind = os.path.splitext(path)[1].lower()
     if kind in (".json", ".jsonc"):
@@ -51,7 +51,7 @@ def named_values(path: str, text: str) -> dict[str, str]:
 
 
 def _value_text(value: Any) -> str:
-    """Return the value as text if it is a number or a switch; otherwise an empty string."""
+    """Return the value as a string if it is a number or a boolean; otherwise an empty string."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, (int, float)):
@@ -77,7 +77,7 @@ def _json_values(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _yaml_values(text: str) -> Iterator[tuple[str, str]]:
-    """Yield blocks of `name: value` by their indentation; flow collections and anchors are left out."""
+    """Yield blocks of `name: value` by their indentation; flow collections and anchors are skipped."""
     above: list[tuple[int, str]] = []
     for line in text.splitlines():
         match = _YAML.match(line)
@@ -156,7 +156,7 @@ _NOT_CODE = frozenset(
 
 @dataclass(frozen=True)
 class Copy:
-    """One file. `problem` is `missing`, or the system's message why it cannot be read; `path` is its location."""
+    """One file. `problem` is `missing`, or the system's message; `path` is its location."""
 
     name: str
     path: str = ""
@@ -186,8 +186,8 @@ class Copies:
 def copies(params: dict[str, Any]) -> Copies:
     """Examine `params["files"]`, pairs of a name and its possible locations, relative to the working directory.
 
-    The first existing location counts. If one is found, the code below the working directory is hashed too, and listed
-    one by one unless `params["whole"]` is true.
+    The first existing location counts. If there is one, the code in the working directory is also hashed, and listed
+    file by file unless `params["whole"]` is true.
     """
     directory = os.getcwd()
     file_copies = [_copy(str(name), [str(place) for place in places]) for name, places in params["files"]]
@@ -209,7 +209,7 @@ def copies(params: dict[str, Any]) -> Copies:
 
 
 def _is_home(directory: str) -> bool:
-    """A home directory holds more than a job, and intentionally differs between nodes."""
+    """Return whether this is a home directory, which holds more than a job, and intentionally differs between nodes."""
     return os.path.realpath(directory) in (os.path.realpath(os.path.expanduser("~")), "/")
 
 
@@ -241,7 +241,7 @@ def _code(directory: str) -> tuple[dict[str, str], str]:
         if time.monotonic() > until:
             return listed, f"reading the code took longer than {CODE_WITHIN_S:g} s"
         if len(listed) >= MAX_CODE or read >= MAX_CODE_BYTES:
-            return listed, f"there is more code than {MAX_CODE} files or {MAX_CODE_BYTES >> 20} MiB"
+            return listed, f"there are more than {MAX_CODE} files or {MAX_CODE_BYTES >> 20} MiB of code"
         try:
             with open(path, "rb") as file:
                 data = file.read(MAX_FILE_BYTES)

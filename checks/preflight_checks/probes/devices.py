@@ -25,10 +25,10 @@ _TOOL_S = 2.0
 
 @dataclass(frozen=True)
 class DeviceNodes:
-    """The device nodes: `nodes` are the driver's character devices, `unlinked` those without a link below /dev/char.
+    """The device nodes: `nodes` are the driver's character devices, `unlinked` those without a link in /dev/char.
 
-    `cgroup_driver` is `systemd`, `cgroupfs`, or empty if no container engine reports it; `engine` is its source. `cdi`
-    is whether an NVIDIA CDI specification exists, `container` whether this process is in a container.
+    `cgroup_driver` is `systemd`, `cgroupfs`, or empty if no container engine reports it; `engine` is its source. `cdi`:
+    whether an NVIDIA CDI specification exists; `container`: whether this process is in a container.
     """
 
     nodes: list[str] = field(default_factory=list)
@@ -103,8 +103,8 @@ _PROCESS = "nv-fabricmanager"[:15]
 class Fabric:
     """The switches to set up, and the service that does it.
 
-    `running` is None if unknown, because processes of the machine are not visible from here; `service` is systemd's
-    word for the unit, `version` that of the installed Fabric Manager; empty if unknown.
+    `running` is None if the machine's processes are not visible from here; `service` is systemd's state of the unit,
+    `version` that of the installed Fabric Manager; both are empty if unknown.
     """
 
     switches: int
@@ -114,7 +114,7 @@ class Fabric:
 
 
 def fabric(params: dict[str, Any]) -> Fabric:
-    """Find switches in the driver's list or, without one, by PCI class. If there are none, nothing more is queried."""
+    """Find switches in the driver's list or, without one, by PCI class. If there are none, nothing else is queried."""
     switches = len(glob.glob(os.path.join(SWITCHES, "*"))) or _switches_by_pci_class()
     if not switches:
         return Fabric(0)
@@ -169,8 +169,8 @@ class Pci:
         redirecting: bridges that redirect peer traffic to the root complex.
         unreadable: bridges whose extended configuration space could not be read (needs root).
         iommu: type of the IOMMU domains of these devices (`DMA`, `DMA-FQ`, `identity`), empty without an IOMMU.
-        virtual: this is a virtual machine, whose bridges are not the real ones.
-        kernel_options: the ones that concern the IOMMU.
+        virtual: whether this is a virtual machine, whose bridges are not the physical ones.
+        kernel_options: the kernel options that concern the IOMMU.
         numa: the memory node of each GPU and card; -1 if the firmware names none.
     """
 
@@ -214,7 +214,9 @@ def pci(params: dict[str, Any]) -> Pci:
 
 
 def acs_control(config: bytes) -> int | None:
-    """Return the ACS control register in a device's configuration space; 0 if it has none, None if it is cut off."""
+    """Return the ACS control register in a device's configuration space; 0 if it has none, None if the space is cut
+    off.
+    """
     if len(config) <= 256:
         return None
     at = 0x100
@@ -269,7 +271,7 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class Busy:
-    """A foreign process that uses cores, or (`state` D) is stuck in the kernel."""
+    """A foreign process that uses cores, or is stuck in the kernel (`state` D)."""
 
     pid: int
     command: str
@@ -283,7 +285,7 @@ class Activity:
     """The activity of a node.
 
     `heavy` are processes that do not belong to this agent; `stuck` those in uninterruptible sleep in both snapshots,
-    without progress in between. None: this system does not report it.
+    without progress in between. None means that this system does not report it.
     """
 
     load: float | None = None

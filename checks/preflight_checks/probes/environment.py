@@ -1,7 +1,8 @@
 """The environment of a process on this node, and the files that NCCL and launchers read in addition.
 
-Only variables of the libraries that ranks communicate and compute with leave the node. An apparent secret leaves as a
-hash under a key of this run alone, which only shows whether two nodes have the same value."""
+Only variables of the libraries that ranks communicate and compute with leave the node. An apparent secret is replaced
+with a hash under a key of this run, which only shows whether two nodes have the same value.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +43,7 @@ SYSTEM_NCCL_FILE = "/etc/nccl.conf"
 USER_NCCL_FILE = ".nccl.conf"
 #: Time limit of each access to a server or mount that may be dead.
 LOOK_S = 1.0
-TIMEOUT_MESSAGE = "no answer within %g s"
+TIMEOUT_MESSAGE = "no response within %g s"
 #: A longer value is cut; the rest is represented by its hash.
 MAX_VALUE_LENGTH = 4096
 #: Settings files are a few lines; a larger one is not read.
@@ -51,7 +52,9 @@ MAX_FILE_BYTES = 256 * 1024
 
 @dataclass(frozen=True)
 class SettingsFile:
-    """A file of `NAME=value` lines. `unread` are lines that its reader skips or misunderstands, without values."""
+    """A file of `NAME=value` lines. `unread` are lines, without their values, that its reader skips or
+    misunderstands.
+    """
 
     path: str
     problem: str = ""
@@ -83,7 +86,7 @@ def environment(params: dict[str, Any]) -> Environment:
     """Return variables matching COLLECTED, keyed hashes (`run_key`) of `params["hashed"]`, and settings files."""
     key = str(params.get("run_key") or "")
     if not key:
-        raise ProbeUnavailable("blocked", "the run provided no key to hash values")
+        raise ProbeUnavailable("blocked", "this run has no key to hash values")
     wanted = {str(name) for name in params.get("hashed", [])}
     variables, digests = split_secrets(os.environ, wanted, key)
     # A directory server, a home directory or a folder of libraries may be dead; the environment is known all the same.
@@ -137,10 +140,11 @@ def _can_be_shown(name: str, value: str) -> bool:
 
 
 def nccl_files(environ: Mapping[str, str], home: str | None) -> list[SettingsFile]:
-    """Return the files NCCL reads, in its own order: a value set earlier, or in the environment, is not replaced.
+    """Return the files that NCCL reads, in its own order: a value that is set earlier, or in the environment, is not
+    replaced.
 
-    As initEnv does it (NVIDIA/nccl, src/misc/param.cc): $NCCL_CONF_FILE, else .nccl.conf in the home directory of the
-    account, then /etc/nccl.conf.
+    As in initEnv (NVIDIA/nccl, src/misc/param.cc): $NCCL_CONF_FILE, or else .nccl.conf in the account's home directory,
+    then /etc/nccl.conf.
     """
     chosen = environ.get("NCCL_CONF_FILE") or (os.path.join(home, USER_NCCL_FILE) if home else "")
     found = [read_settings(path) for path in (chosen, SYSTEM_NCCL_FILE) if path]
@@ -164,10 +168,10 @@ def read_settings(path: str) -> SettingsFile | None:
 
 
 def parse_settings(text: str) -> tuple[dict[str, str], list[str]]:
-    """Parse settings as NCCL reads them, and return the other lines too.
+    """Parse settings as NCCL reads them, and also return the other lines.
 
-    A line that begins with # is skipped, and so is one without an equals sign. Nothing is trimmed: in `A = 1` the name
-    is `A` with a trailing blank, which is never looked up. The first of two settings counts.
+    A line that begins with # is skipped, and so is one without an equals sign. Nothing is trimmed: in `A = 1`, the name
+    is `A` with a trailing space, which is never looked up. The first of two settings counts.
     """
     settings: dict[str, str] = {}
     unread: list[str] = []
@@ -269,7 +273,7 @@ class Tools:
 
 
 def tools(params: dict[str, Any]) -> Tools:
-    """Search for each of `params["names"]` on PATH and beside this interpreter; get the version of the quick ones."""
+    """Search for each of `params["names"]` on PATH and next to this interpreter; get the version of the quick ones."""
     search = os.environ.get("PATH", os.defpath)
     folder = os.path.dirname(sys.executable or "") if params.get("beside") else ""
     return Tools([_tool(str(name), search, folder) for name in params["names"]], search)
@@ -314,8 +318,8 @@ class Logins:
 def logins(params: dict[str, Any]) -> Logins:
     """Log in to each of `params["targets"]` from this node with ssh, without a terminal or a prompt, and run `true`.
 
-    `params["options"]` are further arguments of ssh, as the job's launcher passes them. Nothing is written on either
-    side: no control socket is made or used, and unknown host keys are not added.
+    `params["options"]` are additional ssh arguments, as the job's launcher passes them. Nothing is written on either
+    side: no control socket is created or used, and unknown host keys are not added.
     """
     if shutil.which("ssh") is None:
         raise ProbeUnavailable("missing", "`ssh` is not on PATH")
@@ -382,7 +386,9 @@ MAX_HOSTS = 256
 
 @dataclass(frozen=True)
 class ResolvedHost:
-    """One host of the job's endpoints as this node sees it. `local`: one of its addresses is this node's own."""
+    """One host of the job's endpoints, as this node resolves it. `local`: whether one of its addresses is this node's
+    own.
+    """
 
     host: str
     addresses: list[str] = field(default_factory=list)
@@ -405,7 +411,7 @@ class ServerPlace:
 
 
 def server_place(params: dict[str, Any]) -> ServerPlace:
-    """Resolve every one of `params["hosts"]`, and find which are this node's, on which of its interfaces."""
+    """Resolve each of `params["hosts"]`, and find which of them belong to this node, and to which of its interfaces."""
     wanted = [str(host) for host in params.get("hosts", [])][:MAX_HOSTS]
     groups = cgroups()
     memory = parse_meminfo(read_text(MEMINFO))

@@ -20,11 +20,11 @@ from preflight_checks.probes.limits import SHARED, Mount, current_mounts, mount_
 
 @dataclass(frozen=True)
 class FolderState:
-    """One folder, or the nearest one above it that exists (`nearest`), where it would be made.
+    """One folder, or its nearest existing ancestor (`nearest`), in which it would be created.
 
-    `problem` is empty, `file` (not a folder), `dangling`, `denied`, `stale` or `other`. `writable` is what the kernel
-    answers for this user; a server may still refuse. Inodes are None if the file system has no fixed number of them.
-    Quotas and targets are empty if the file system has none, or they are unknown.
+    `problem` is empty, `file` (not a folder), `dangling`, `denied`, `stale` or `other`. `writable` is the kernel's
+    answer for this user; a file server may still refuse. Inodes are None if the file system has no fixed number. Quotas
+    and targets are empty if the file system has none, or they are unknown.
     """
 
     path: str
@@ -48,7 +48,7 @@ class FolderState:
 
 
 def folder_state(params: dict[str, Any]) -> FolderState:
-    """Examine `params["path"]` in the job context without writing; with `params["quota"]` also quotas and targets."""
+    """Examine `params["path"]` in the job context without writing; with `params["quota"]`, also quotas and targets."""
     given_path = str(params["path"])
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given_path)))
     nearest, status, found = _nearest_existing(resolved)
@@ -107,7 +107,7 @@ def _kind(error: OSError) -> str:
 
 @dataclass(frozen=True)
 class WriteResult:
-    """One small file that was written, synced, and removed again. `problem` is empty if all of it worked."""
+    """One small file that was written, synced, and removed again. `problem` is empty if all of this worked."""
 
     folder: str
     took_s: float
@@ -115,7 +115,7 @@ class WriteResult:
 
 
 def write_trial(params: dict[str, Any]) -> WriteResult:
-    """Write a file of 4 KiB into the folder `params["path"]` (or the nearest above it), fsync and remove it.
+    """Write a file of 4 KiB to the folder `params["path"]` (or its nearest existing ancestor), fsync and remove it.
 
     The only probe that writes anything outside memory; it runs only with the user's consent.
     """
@@ -151,7 +151,7 @@ _QUOTA_FILE_SYSTEMS = frozenset(("ext2", "ext3", "ext4", "xfs", "nfs", "nfs4", "
 
 @dataclass(frozen=True)
 class Quota:
-    """One quota: bytes, and files if it counts them. None means no limit."""
+    """One quota: bytes, and files if they are counted. None means no limit."""
 
     whose: str
     used_bytes: int
@@ -210,7 +210,7 @@ def parse_lfs_quota(text: str) -> list[Quota]:
 
 
 def _quota(words: list[str]) -> Quota:
-    """Return the user's quota: used, soft and hard limit, grace; then the same of files, without the grace."""
+    """Return the user's quota: used, soft and hard limit, grace; then the same for files, without the grace."""
     used, soft, hard, _, files, soft_files, hard_files = map(_number, words)
     limit = hard or soft
     return Quota("user", (used or 0) * 1024, limit * 1024 if limit else None, files, hard_files or soft_files or None)
@@ -222,7 +222,7 @@ def _number(word: str) -> int | None:
 
 
 def parse_lfs_df(text: str) -> list[Target]:
-    """Parse `lfs df`: the targets, in KiB; inactive ones and the sum are left out."""
+    """Parse `lfs df`: the targets, in KiB; inactive targets and the sum are left out."""
     found: list[Target] = []
     for line in text.splitlines():
         match = re.match(r"^(\S+)_UUID\s+(\d+)\s+\d+\s+(\d+)\s", line)
@@ -260,7 +260,9 @@ _TRUE = ("1", "on", "yes", "true")
 
 @dataclass(frozen=True)
 class Scratch:
-    """One such folder. `variable` selected it (empty: a default). `instead` is Python's next usable choice, if any."""
+    """One folder of this kind. `variable` selected it (empty: a default). `instead` is Python's next usable choice, if
+    any.
+    """
 
     what: str
     variable: str
@@ -291,7 +293,7 @@ def select_folder(what: str, environment: dict[str, str]) -> tuple[str, str]:
 
 
 def can_hold_files(state: FolderState) -> bool:
-    """Return whether a temporary file can be made in the folder, which must exist because nothing creates it."""
+    """Return whether a temporary file can be created in the folder, which must already exist."""
     if not state.exists or state.problem or not state.writable or state.read_only or state.inodes_free == 0:
         return False
     return not state.total_bytes or (state.free_bytes or 0) >= MIN_FREE_BYTES
@@ -405,8 +407,8 @@ def is_list(path: str) -> bool:
 def read_file_list(path: str) -> list[str] | None:
     """Return the files that a list names: the first word of each line. None if the list cannot be read.
 
-    Relative names are resolved as the reader does, from the working directory. Lists are often written for their own
-    folder, so that one is used if the first location does not exist.
+    Relative names are resolved like the reader does, from the working directory. Lists are often written relative to
+    their own folder, so that is used if the first location does not exist.
     """
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -435,7 +437,7 @@ CONTENT_TIME_LIMIT_S = 1.5
 
 @dataclass(frozen=True)
 class Sample:
-    """A digest of one file: of all of it (`whole`), or of its size, head, middle and tail."""
+    """A digest of one file: of the whole file (`whole`), or of its size, head, middle and tail."""
 
     name: str
     size_bytes: int
@@ -444,7 +446,7 @@ class Sample:
 
 
 def select_paths(names: Iterable[str]) -> list[str]:
-    """Return the names to read, selected by their hashes: practically random, and the same ones on every node."""
+    """Return the names to read, selected by their hashes: practically random, but the same on every node."""
     return sorted(names, key=lambda name: hashlib.sha256(name.encode("utf-8", "surrogateescape")).digest())[:MAX_FILES]
 
 
@@ -499,11 +501,11 @@ class PathState:
     """One path.
 
     `kind` is `file`, `directory`, `pattern` (files that match it), `indexed` (the prefix of a .bin and an .idx), `list`
-    (a file and the files it names), `other` or empty if it does not exist; `problem` is `missing`, `denied`, `dangling`
-    (a broken link), `stale` (its server no longer knows it) or `other`. `digest` is over all names and sizes; `listed`
-    is the number of files in it, up to MAX_WALKED. `absent` are files that the path names but that do
+    (a file and the files that it names), `other` or empty if it does not exist; `problem` is `missing`, `denied`,
+    `dangling` (a broken link), `stale` (its server no longer knows it) or `other`. `digest` is over all names and
+    sizes; `listed` is the number of files in it, up to MAX_WALKED. `absent` are files that the path names but that do
     not exist. `samples` are digests of some files (none on a shared file system, whose `source` is compared instead),
-    `sample_problem` why there are fewer. `hurried`: time was up before all files were seen, so that nothing can be
+    and `sample_problem` is why there are fewer. `hurried`: time ran out before all files were listed, so nothing can be
     compared.
     """
 
@@ -652,13 +654,13 @@ _RANDOM = re.compile(r"^rng_state_(\d+)\.pth$")
 
 @dataclass(frozen=True)
 class CheckpointState:
-    """One checkpoint. `problem` is empty, `missing`, `denied`, `empty` (no checkpoint in the folder), `tag` (the one
-    named as the newest does not exist) or `other`.
+    """One checkpoint. `problem` is empty, `missing`, `denied`, `empty` (no checkpoint in the folder), `tag` (the
+    checkpoint named as the newest does not exist) or `other`.
 
-    `tag` is the folder of the newest one below the path. The lists hold the ranks whose pieces exist: of ZeRO's
-    optimizer states, of model-parallel parts, of Megatron's tensor-parallel parts (`stages`: of its pipeline), of
-    torch.distributed.checkpoint, of Hugging Face's random states. `universal`: DeepSpeed's format for any number of
-    ranks; `index`: torch's .metadata exists; `hollow`: empty pieces.
+    `tag` is the folder of the newest checkpoint under the path. The lists contain the ranks whose files exist: of
+    ZeRO's optimizer states, of model-parallel parts, of Megatron's tensor-parallel parts (`stages`: of its pipeline),
+    of torch.distributed.checkpoint, of Hugging Face's random states. `universal`: DeepSpeed's format for any number of
+    ranks; `index`: torch's .metadata exists; `hollow`: empty files.
     """
 
     path: str
@@ -679,7 +681,9 @@ class CheckpointState:
 
 
 def checkpoint_state(params: dict[str, Any]) -> CheckpointState:
-    """Examine the checkpoint `params["path"]`: a file, a folder with one, or one that names its newest."""
+    """Examine the checkpoint `params["path"]`: a file, a checkpoint folder, or a folder that names its newest
+    checkpoint.
+    """
     given_path = str(params["path"])
     resolved = os.path.abspath(os.path.expandvars(os.path.expanduser(given_path)))
     try:
@@ -706,7 +710,7 @@ def checkpoint_state(params: dict[str, Any]) -> CheckpointState:
 
 
 def _newest_checkpoint(folder: str) -> str:
-    """Return the newest checkpoint below `folder`; empty if `folder` is one itself. Raises OSError."""
+    """Return the newest checkpoint under `folder`; empty if `folder` itself is a checkpoint. Raises OSError."""
     text = _first_word(os.path.join(folder, "latest_checkpointed_iteration.txt"))
     if text:
         return text if text == "release" else f"iter_{int(text):07}" if text.isdecimal() else text

@@ -1,7 +1,8 @@
-"""The GPUs and the driver of this node: NVIDIA's from NVML, AMD's from sysfs; and how fast their tool answers.
+"""The GPUs and the driver of this node: NVIDIA's from NVML, AMD's from sysfs; and how fast their tool responds.
 
-Each driver query runs in its own process: first the number of devices, then each device by itself, so that one
-that hangs hides no other."""
+Each driver query runs in its own process: first the number of devices, then each device by itself, so that a hanging
+device does not hide the others.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ _CLOCK_LOOKS = 3
 
 
 class _Lost(Exception):
-    """The device cannot be queried any more."""
+    """The device can no longer be queried."""
 
 
 class _Reader:
@@ -53,7 +54,7 @@ class _Reader:
         return getattr(self.nvml, name)(*arguments)
 
     def get(self, field: str, read: Callable[[], Any]) -> Any:
-        """Report the value of `field` and return it. If it is not available, report nothing and return None."""
+        """Report the value of `field` and return it; if it is not available, report nothing and return None."""
         try:
             value = read()
         except AttributeError:
@@ -83,11 +84,11 @@ def report_device(nvml: Any, index: int, send: Send) -> None:
         reader.call("nvmlInit")
         handle = reader.call("nvmlDeviceGetHandleByIndex", index)
         send({"name": decode_text(reader.call("nvmlDeviceGetName", handle))})
-        _identity(reader, handle)
-        _memory(reader, handle)
-        _clocks_and_power(reader, handle)
-        _links(reader, handle)
-        _modes(reader, handle)
+        _read_identity(reader, handle)
+        _read_memory(reader, handle)
+        _read_clocks_and_power(reader, handle)
+        _read_links(reader, handle)
+        _read_modes(reader, handle)
         reader.get("processes", lambda: _processes(reader, handle))
     except (nvml.NVMLError, _Lost) as error:
         code = getattr(error, "value", None)
@@ -96,7 +97,7 @@ def report_device(nvml: Any, index: int, send: Send) -> None:
         send({"problem": str(error), "problem_kind": kind})
 
 
-def _identity(reader: _Reader, handle: Any) -> None:
+def _read_identity(reader: _Reader, handle: Any) -> None:
     call, get = reader.call, reader.get
     get("uuid", lambda: decode_text(call("nvmlDeviceGetUUID", handle)))
     get("pci", lambda: pci_address(decode_text(call("nvmlDeviceGetPciInfo", handle).busId)))
@@ -105,7 +106,7 @@ def _identity(reader: _Reader, handle: Any) -> None:
     get("gsp_firmware", lambda: decode_text(call("nvmlDeviceGetGspFirmwareVersion", handle)))
 
 
-def _memory(reader: _Reader, handle: Any) -> None:
+def _read_memory(reader: _Reader, handle: Any) -> None:
     call, get = reader.call, reader.get
     # Version 2 separates the driver's own reserve from used memory; drivers before 510 lack it.
     newer = getattr(reader.nvml, "nvmlMemory_v2", None)
@@ -145,7 +146,7 @@ def _ecc_errors(reader: _Reader, handle: Any, kind: int, since: int) -> int:
     return int(reader.call("nvmlDeviceGetTotalEccErrors", handle, kind, since))
 
 
-def _clocks_and_power(reader: _Reader, handle: Any) -> None:
+def _read_clocks_and_power(reader: _Reader, handle: Any) -> None:
     call, get = reader.call, reader.get
     get("clock_reasons", lambda: _clock_reasons(reader, handle))
     get("clock_mhz", lambda: int(call("nvmlDeviceGetClockInfo", handle, _CLOCK_SM)))
@@ -160,7 +161,7 @@ def _clocks_and_power(reader: _Reader, handle: Any) -> None:
 
 
 def _clock_reasons(reader: _Reader, handle: Any) -> int:
-    """Return the reasons that hold in all samples, because any clock change may cause one briefly (nvml.h)."""
+    """Return the reasons that are present in all samples, because any clock change may cause one briefly (nvml.h)."""
     held_bits = ~0
     for turn in range(_CLOCK_LOOKS):
         if turn:
@@ -176,7 +177,7 @@ def _clock_reasons(reader: _Reader, handle: Any) -> int:
     return held_bits
 
 
-def _links(reader: _Reader, handle: Any) -> None:
+def _read_links(reader: _Reader, handle: Any) -> None:
     call, get = reader.call, reader.get
     get("pcie_width", lambda: int(call("nvmlDeviceGetCurrPcieLinkWidth", handle)))
     get("pcie_width_max", lambda: int(call("nvmlDeviceGetMaxPcieLinkWidth", handle)))
@@ -246,7 +247,7 @@ def report_pairs(nvml: Any, count: int, send: Send) -> None:
 
 
 def _recovery_action(reader: _Reader, handle: Any) -> int:
-    """Return the action that the driver (565 or newer) demands: 0 none, 1 reset, 2 reboot, 3 and 4 drain (nvml.h)."""
+    """Return the action that the driver (565 or newer) requests: 0 none, 1 reset, 2 reboot, 3 and 4 drain (nvml.h)."""
     field = reader.nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION
     (answer,) = reader.call("nvmlDeviceGetFieldValues", handle, [field])
     if answer.nvmlReturn:
@@ -254,7 +255,7 @@ def _recovery_action(reader: _Reader, handle: Any) -> int:
     return int(answer.value.uiVal)
 
 
-def _modes(reader: _Reader, handle: Any) -> None:
+def _read_modes(reader: _Reader, handle: Any) -> None:
     call, get = reader.call, reader.get
     get("recovery_action", lambda: _recovery_action(reader, handle))
     mig = get("mig_enabled", lambda: bool(call("nvmlDeviceGetMigMode", handle)[0]))
@@ -362,7 +363,7 @@ def kfd_devices() -> list[Device]:
 
 
 def driver_version() -> str:
-    """Return the version of AMD's packaged module; empty for the kernel's own."""
+    """Return the version of AMD's packaged module; empty for the kernel's own module."""
     return read_text(os.path.join(MODULE, "version"))
 
 
@@ -412,9 +413,9 @@ class GpuProcess:
 class Gpu:
     """One GPU.
 
-    `problem` is why the rest is empty or incomplete, `problem_kind` is then `lost` (it fell off the bus or needs a
+    `problem` is why the rest is empty or incomplete; `problem_kind` is then `lost` (it fell off the bus or needs a
     reset), `timeout`, `crashed`, `denied` or `other`. A field is None if the device or driver does not have it; if it
-    could not be read for another reason, `unread` has the field and the reason. Clock reasons are the bits of
+    could not be read for another reason, `unread` contains the field and the reason. Clock reasons are the bits of
     nvmlClocksEventReasons that were set in each of several samples.
     """
 
@@ -473,11 +474,11 @@ class Gpus:
     """The data of NVML, or of sysfs on a node with AMD GPUs.
 
     `problem` is empty, `no-library` (no NVML on this node), `no-driver` (the kernel module is not loaded), `mismatch`
-    (library and loaded kernel module are of different versions), `timeout` (no answer) or `other`. `driver` is the
+    (library and loaded kernel module are of different versions), `timeout` (no response) or `other`. `driver` is the
     version of the user-space driver, `kernel_driver` that of the loaded module, `cuda_driver` the newest CUDA version
-    the driver supports (not one that is installed); empty if unknown. `host_processes` is whether the processes of the
-    whole machine are visible from here. `peer_reads` and `peer_distances` are by pair of devices, in the order 0-1,
-    0-2, ..., 1-2, ...; None if they were not queried.
+    that the driver supports (not necessarily an installed one); empty if unknown. `host_processes`: whether the
+    processes of the whole machine are visible from here. `peer_reads` and `peer_distances` are by pair of devices, in
+    the order 0-1, 0-2, ..., 1-2, ...; None if they were not queried.
     """
 
     driver: str = ""
@@ -497,7 +498,7 @@ class Gpus:
 def gpus(params: dict[str, Any]) -> Gpus:
     """Return every GPU of this node. A driver that does not work is reported as a fact.
 
-    Raises ProbeUnavailable if pynvml was not sent along, or if this user may not query it.
+    Raises ProbeUnavailable if pynvml was not sent to the node, or if this user may not query the driver.
     """
     try:
         import pynvml
@@ -508,7 +509,7 @@ def gpus(params: dict[str, Any]) -> Gpus:
     (system,) = run_isolated([functools.partial(_system, pynvml)], SYSTEM_S)
     problem, detail = _system_problem(system)
     if problem == "denied":
-        raise ProbeUnavailable("denied", f"NVML may not be used by this user: {detail}")
+        raise ProbeUnavailable("denied", f"this user may not use NVML: {detail}")
     if problem in ("no-library", "no-driver"):
         radeon = kfd_devices()
         if radeon:
@@ -516,7 +517,7 @@ def gpus(params: dict[str, Any]) -> Gpus:
     driver, cuda = system.values.get("driver", ""), system.values.get("cuda", "")
     if problem == "mismatch":
         library = libraries.locate("libnvidia-ml.so.1", None)
-        detail += "; the kernel module is version {}, the library is {}".format(
+        detail += "; the kernel module has version {}, the library {}".format(
             kernel or "unknown", os.path.realpath(library.path) or "the library"
         )
     if problem:

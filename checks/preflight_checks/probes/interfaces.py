@@ -38,7 +38,7 @@ class Address:
 class Interface:
     """One interface. `kind` is `physical`, `virtual`, `bridge`, `loopback` or empty if unknown.
 
-    A bridge with a physical port is called `virtual`: it leads out of the machine, as on a host of virtual machines; a
+    A bridge with a physical port is called `virtual`: it leads out of the machine, as on a virtual machine host; a
     `bridge` connects only processes on this machine.
 
     `speed_mbps` is the driver's value; None if it reports none.
@@ -56,7 +56,7 @@ class Interface:
 
 @dataclass(frozen=True)
 class Interfaces:
-    """All interfaces, in the order `getifaddrs` lists them."""
+    """All interfaces, in the order of `getifaddrs`."""
 
     interfaces: list[Interface]
     source: str = ""
@@ -87,7 +87,7 @@ def interfaces(params: dict[str, Any]) -> Interfaces:
 
 
 def group_by_interface(rows: list[tuple[str, int, Address | None]]) -> list[tuple[str, int, list[Address]]]:
-    """Return rows of `getifaddrs` (one per address) grouped by interface, in first-seen order."""
+    """Return rows of `getifaddrs` (one per address) grouped by interface, in order of first occurrence."""
     order: list[str] = []
     flags: dict[str, int] = {}
     found: dict[str, list[Address]] = {}
@@ -269,7 +269,7 @@ def _route_by_netlink(address: str) -> str:
 
 
 def parse_route_answer(data: bytes) -> int | None:
-    """Return the index of the outgoing interface in one netlink answer to a route request; None if it has none."""
+    """Return the index of the outgoing interface in a netlink reply to a route request; None if it has none."""
     if len(data) < 28:
         return None
     length, kind = struct.unpack_from("=IH", data)
@@ -353,7 +353,7 @@ class NicState:
 
 @dataclass(frozen=True)
 class NicStates:
-    """All interfaces but loopback and veth pairs; `policy_rules` counts routing rules beyond the three of every kernel.
+    """All interfaces except loopback and veth pairs; `policy_rules` counts routing rules beyond the kernel's three.
 
     `left_out` counts interfaces beyond the first MAX_INTERFACES.
     """
@@ -381,7 +381,9 @@ def nic_states(params: dict[str, Any]) -> NicStates:
 
 @dataclass(frozen=True)
 class Carriers:
-    """The number of times that each interface lost or found its carrier since its creation; each loss counts twice."""
+    """The number of times that each interface lost or regained its carrier since its creation; each loss counts
+    twice.
+    """
 
     changes: dict[str, int] = field(default_factory=dict)
 
@@ -399,7 +401,7 @@ def carriers(params: dict[str, Any]) -> Carriers:
 
 
 def is_own_interface(name: str) -> bool:
-    """Return whether /sys shows our interface of this name, not one of another network namespace."""
+    """Return whether /sys shows our interface with this name, not one of another network namespace."""
     return _interface_exists(name) is True and read_number(os.path.join(NET, name, "ifindex")) == socket.if_nametoindex(
         name
     )
@@ -469,7 +471,7 @@ def parse_driver(data: bytes) -> tuple[str, str]:
 
 
 def _effective_setting(name: str, setting: str) -> int | None:
-    """Return the larger of the interface's own value and that of `all`; the kernel applies this one."""
+    """Return the larger of the interface's own value and that of `all`, which the kernel applies."""
     found = [read_number(os.path.join(CONF, which, setting)) for which in ("all", name)]
     known = [value for value in found if value is not None]
     return max(known) if len(known) == 2 else None
@@ -481,7 +483,7 @@ def _speed(folder: str) -> int | None:
 
 
 def _policy_rules() -> int | None:
-    """Return routing rules for IPv4 beyond local, main and default; None if netlink does not report them."""
+    """Return the IPv4 routing rules other than local, main and default; None if netlink does not report them."""
     body = struct.pack("=BBBBBBBBI", socket.AF_INET, 0, 0, 0, 0, 0, 0, 0, 0)
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as netlink:
@@ -498,7 +500,7 @@ def _policy_rules() -> int | None:
 
 
 def parse_rules(data: bytes) -> tuple[int, bool]:
-    """Return the number of rules in a netlink answer, and whether more answers follow. Raises OSError if refused."""
+    """Return the number of rules in a netlink reply, and whether more replies follow. Raises OSError if refused."""
     at = count = 0
     while at + 16 <= len(data):
         length, kind = struct.unpack_from("=IH", data, at)
@@ -548,7 +550,7 @@ class KernelNetwork:
         return max(0, self.last_port - self.first_port + 1 - inside)
 
     def may_assign(self, port: int) -> bool:
-        """Return whether the kernel may assign this port to a connection that requests any."""
+        """Return whether the kernel may assign this port to a connection that requests any port."""
         if self.first_port is None or self.last_port is None:
             return False
         return self.first_port <= port <= self.last_port and port not in parse_port_list(self.reserved_ports)

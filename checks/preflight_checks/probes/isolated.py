@@ -37,8 +37,8 @@ class TaskResult:
 def run_isolated(tasks: list[Task], deadline_s: float) -> list[TaskResult]:
     """Run all tasks at the same time, each in a fork, and read their reports until they end or the deadline passes.
 
-    A late task is killed, but its end is not awaited: a task that is stuck in the kernel cannot end, and the agent
-    adopts it when this process ends. Raises OSError if no process can be started.
+    A late task is killed but not waited for, because a task that is stuck in the kernel cannot end; the agent adopts it
+    when this process ends. Raises OSError if no process can be started.
     """
     started_at = time.monotonic()
     running: dict[int, _Child] = {}
@@ -82,7 +82,7 @@ class _Child:
         return bool(data) and len(self._rest) < _MAX_BYTES
 
     def end(self, took_s: float) -> None:
-        """Record how the task ended, after it closed its pipe."""
+        """Record how the task ended, once it has closed its pipe."""
         os.close(self.fd)
         _, status = os.waitpid(self.pid, 0)
         self._result.took_s = round(took_s, 3)
@@ -90,7 +90,7 @@ class _Child:
             self._result.problem = "crashed"
             if os.WIFSIGNALED(status):
                 self._result.detail = f"it was killed by signal {os.WTERMSIG(status)}"
-            self._result.detail = self._result.detail or f"it ended with code {os.WEXITSTATUS(status)}"
+            self._result.detail = self._result.detail or f"it exited with code {os.WEXITSTATUS(status)}"
 
     def kill_late(self, took_s: float) -> None:
         """Kill a late task; the agent reaps it."""

@@ -1,4 +1,4 @@
-"""Leftovers of an earlier run on this node: processes, shared memory, locks. Nothing is ended or removed."""
+"""Leftovers of earlier runs on this node: processes, shared memory, locks. Nothing is ended or removed."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ SHM_PREFIXES = {
 class Process:
     """One process that belongs to a run. `what` is `program`, `launcher`, `server` or `worker`.
 
-    `orphan` means that its parent is gone; `state` is that of the kernel, `D` only if it was so twice.
+    `orphan`: whether its parent is gone; `state` is the kernel's, and `D` only if it was found twice.
     """
 
     pid: int
@@ -86,7 +86,7 @@ class Process:
 
 @dataclass(frozen=True)
 class Segment:
-    """A file in shared memory whose creators are gone. Sizes are disk usage."""
+    """A file in shared memory whose creators have exited. Sizes are disk usage."""
 
     name: str
     of: str
@@ -105,7 +105,9 @@ class Lock:
 
 @dataclass(frozen=True)
 class Leftovers:
-    """The leftovers. `strangers` counts busy Python processes by user, `hidden` those whose command is not visible."""
+    """The leftovers. `strangers` counts busy Python processes by user, `hidden` processes whose command is not
+    visible.
+    """
 
     processes: list[Process] = field(default_factory=list)
     segments: list[Segment] = field(default_factory=list)
@@ -117,7 +119,7 @@ class Leftovers:
 
 @cheap("node")
 def leftovers(params: dict[str, Any]) -> Leftovers:
-    """Find processes of `params["programs"]` or a launcher, with listeners on `params["ports"]`, and shared memory."""
+    """Find processes that run `params["programs"]` or a launcher, or listen on `params["ports"]`, and shared memory."""
     programs = [str(name) for name in params.get("programs", []) if str(name)]
     ports = {int(port) for port in params.get("ports", [])}
     table, hidden = _table()
@@ -140,7 +142,7 @@ def leftovers(params: dict[str, Any]) -> Leftovers:
             strangers[entry.user] = strangers.get(entry.user, 0) + 1
     return Leftovers(
         _still_stuck(processes)[:MAX_LISTED],
-        _segments(set(table))[:MAX_LISTED],
+        _unused_segments(set(table))[:MAX_LISTED],
         _size_of(SHM),
         strangers,
         hidden,
@@ -153,8 +155,8 @@ def locks(params: dict[str, Any]) -> list[Lock]:
 
     They are a separate request, in the job context, because the folder may be on a dead mount.
 
-    A lock is a plain file that torch makes and removes (torch/utils/file_baton.py before 2.14): one that a killed
-    process left makes all others wait forever (pytorch/pytorch#189245).
+    A lock is a plain file that torch creates and removes (torch/utils/file_baton.py before 2.14): if a killed process
+    leaves one behind, all others wait forever (pytorch/pytorch#189245).
     """
     root = os.environ.get("TORCH_EXTENSIONS_DIR") or os.path.join(os.path.expanduser("~"), ".cache", "torch_extensions")
     found: list[Lock] = []
@@ -182,7 +184,7 @@ class Entry:
 
 
 def _table() -> tuple[dict[int, Entry], int]:
-    """Return every process with a command line, and the number of hidden ones."""
+    """Return every process that has a command line, and the number of hidden processes."""
     table: dict[int, Entry] = {}
     hidden = 0
     uid, ticks = os.getuid(), float(os.sysconf("SC_CLK_TCK"))
@@ -220,7 +222,7 @@ def _role(name: str) -> str:
 
 
 def classify(words: Sequence[str], programs: Sequence[str], role: str = "") -> tuple[str, str] | None:
-    """Return kind and name of a process that an interpreter runs for a job; None for others, such as editors."""
+    """Return the kind and name of a process that an interpreter runs for a job; None for others, such as editors."""
     first = os.path.basename(words[0])
     if not _is_python(first):
         launcher = LAUNCHERS.get(first)
@@ -325,8 +327,10 @@ def _listeners(ports: set[int]) -> dict[int, set[int]]:
     return found
 
 
-def _segments(alive: set[int]) -> list[Segment]:
-    """Return shared-memory files of dead creators, largest first."""
+def _unused_segments(alive: set[int]) -> list[Segment]:
+    """Return shared-memory files whose creator has exited and that no process maps, largest first; empty if time ran
+    out.
+    """
     shared_segments: list[Segment] = []
     segments = [(os.path.join(SHM, name), of) for name in list_folder(SHM) for of in [_library_of(name)] if of]
     used = _mapped_segments() if segments else set()
@@ -413,7 +417,7 @@ class DriverMessage:
 
 @dataclass(frozen=True)
 class KernelLog:
-    """The driver's messages. `source` is where they were read."""
+    """The driver's messages. `source` is where they were read from."""
 
     source: str
     complaints: list[DriverMessage] = field(default_factory=list)
@@ -457,13 +461,13 @@ def _read_journal(option: str) -> list[str]:
     errors = ran.error.strip().splitlines()
     if ran.exit_code not in (0, 1) or (ran.exit_code and errors):
         raise ProbeUnavailable(
-            "crashed", "journalctl ended with %d: %s" % (ran.exit_code, errors[-1] if errors else "")
+            "crashed", "journalctl exited with %d: %s" % (ran.exit_code, errors[-1] if errors else "")
         )
     return ran.output.splitlines()
 
 
 def _ring_buffer_log() -> KernelLog:
-    """Return the kernel's ring buffer: `level,number,microseconds since boot,flags;text` a record."""
+    """Return the kernel's ring buffer, with `level,number,microseconds since boot,flags;text` per record."""
     try:
         fd = os.open(KMSG, os.O_RDONLY | os.O_NONBLOCK)
     except FileNotFoundError:
@@ -532,8 +536,8 @@ _MAX_BYTES = 1 << 16
 @dataclass(frozen=True)
 class ShutdownSigns:
     """The signs on this node itself. `shutdown` is the planned action (reboot, poweroff ...), empty if none;
-    `shutdown_in_s` the time until then by the node's own clock. `no_logins` is the text of the file that keeps users
-    out, None without one. `restart_wanted`: updated packages need a restart.
+    `shutdown_in_s` the time until then, by the node's own clock. `no_logins` is the text of the file that blocks
+    logins; None without one. `restart_wanted`: whether updated packages need a restart.
     """
 
     shutdown: str = ""
@@ -595,7 +599,7 @@ class SlurmPlans:
 
 
 def slurm_plans(params: dict[str, Any]) -> SlurmPlans:
-    """Query Slurm's controller about `params["nodes"]`. Raises ProbeUnavailable without Slurm or an answer."""
+    """Query Slurm's controller about `params["nodes"]`. Raises ProbeUnavailable without Slurm or a response."""
     import shutil
 
     if shutil.which("scontrol", path=os.environ.get("PATH", "") + ":/usr/bin:/opt/slurm/bin") is None:
@@ -654,10 +658,10 @@ class CloudEvents:
 
 
 def cloud_events(params: dict[str, Any]) -> CloudEvents:
-    """Query the cloud's metadata service, with the user's consent. Raises ProbeUnavailable without an answer."""
+    """Query the cloud's metadata service, with the user's consent. Raises ProbeUnavailable without a response."""
     cloud = detect_cloud(DMI)
     if not cloud:
-        raise ProbeUnavailable("missing", "the firmware identifies no cloud with known events")
+        raise ProbeUnavailable("missing", "the firmware does not identify a cloud with known events")
     try:
         if cloud == "aws":
             return CloudEvents(_aws())
@@ -718,7 +722,9 @@ def _dictionaries(text: str, key: str) -> list[dict[str, Any]]:
 
 
 def _get(path: str, headers: dict[str, str], method: str = "GET") -> str | None:
-    """Return the answer to one request; None if the service has no such resource. Raises OSError without an answer."""
+    """Return the response to one request; None if the service has no such resource. Raises OSError without a
+    response.
+    """
     # Slow to import, and only needed if the user allowed it.
     import urllib.error
     import urllib.request

@@ -1,6 +1,6 @@
 """The file that the dynamic loader uses for a library, by which rule, its version, and the libraries that it needs.
 
-Only 64-bit little-endian files, as on every machine with a data-centre GPU.
+Only 64-bit little-endian files are supported, as on every machine with a data-centre GPU.
 """
 
 from __future__ import annotations
@@ -28,7 +28,9 @@ _MAX_ENTRIES = 4096
 
 @dataclass(frozen=True)
 class Dynamic:
-    """The dynamic section. With a `runpath`, searched after LD_LIBRARY_PATH, the `rpath` does not count (ld.so(8))."""
+    """The dynamic section. If there is a `runpath`, which is searched after LD_LIBRARY_PATH, the `rpath` does not count
+    (ld.so(8)).
+    """
 
     needed: list[str] = field(default_factory=list)
     rpath: list[str] = field(default_factory=list)
@@ -96,7 +98,7 @@ _VERSION_IN_NAME = re.compile(r"\.so\.(\d+\.\d+(?:\.\d+)*)$")
 
 @dataclass(frozen=True)
 class LibraryLookup:
-    """A library as the loader finds it. `via` is the rule; `path` is empty if it finds none."""
+    """A library as the loader finds it. `via` is the rule that found it; `path` is empty if it is not found."""
 
     name: str
     path: str = ""
@@ -121,7 +123,9 @@ def loader_cache() -> dict[str, str]:
 
 
 def locate(name: str, user: Dynamic | None) -> LibraryLookup:
-    """Return the file that the loader uses for `name`, for the library with the section `user` or for a program."""
+    """Return the file that the loader uses for `name`, on behalf of the library with the section `user`, or of a
+    program.
+    """
     steps: list[tuple[str, list[str]]] = []
     if user is not None and user.rpath and not user.runpath:
         steps.append(("the RPATH of the library that needs it", user.rpath))
@@ -138,14 +142,14 @@ def locate(name: str, user: Dynamic | None) -> LibraryLookup:
     for pattern in DEFAULT_FOLDERS:
         for path in glob.glob(os.path.join(pattern, name)):
             if os.path.isfile(path):
-                return LibraryLookup(name, path, "the system's folders")
+                return LibraryLookup(name, path, "the system's library folders")
     return LibraryLookup(name)
 
 
 def with_version(lookup: LibraryLookup, distributions: dict[str, str], read: Callable[[Any], str]) -> LibraryLookup:
     """Return `lookup` with its version: from its file's name, from its distribution, or from the library itself.
 
-    `distributions` are versions by folder below `nvidia/` (`cudnn`, `nccl`); `read` calls the loaded library.
+    `distributions` are versions by folder in `nvidia/` (`cudnn`, `nccl`); `read` calls the loaded library.
     """
     if not lookup.path:
         return lookup
@@ -176,7 +180,7 @@ def _library_version(path: str, read: Callable[[Any], str]) -> tuple[str, str]:
 
 
 def cudnn_version(library: Any) -> str:
-    """Format cuDNN's version number: major * 1000 (10000 from 9 on) + minor * 100 + patch."""
+    """Format cuDNN's version number: major * 1000 (10000 since 9) + minor * 100 + patch."""
     library.cudnnGetVersion.restype = ctypes.c_size_t
     number = int(library.cudnnGetVersion())
     major = number // 10000 if number >= 90000 else number // 1000
@@ -195,8 +199,8 @@ def nccl_version(library: Any) -> str:
 class DriverLibrary:
     """The user-space driver, libcuda.so.1, as loaded by a program in this context.
 
-    `problem` is empty, `missing`, `empty` (a file of no bytes, as a broken container mount leaves), `unloadable` or
-    `timeout`. `empty_files` are further empty driver libraries beside it.
+    `problem` is empty, `missing`, `empty` (a zero-byte file, as a broken container mount leaves behind), `unloadable`
+    or `timeout`. `empty_files` are further zero-byte driver libraries in the same folder.
     """
 
     path: str = ""
@@ -216,7 +220,7 @@ def driver_version(path: str) -> str:
 
 
 def driver_library() -> DriverLibrary:
-    """Load the user-space driver in a separate process. Loading it starts nothing on the GPU."""
+    """Load the user-space driver in a separate process. Loading it does not start anything on the GPU."""
     (result,) = run_isolated([_load_driver], LOAD_S)
     expected = locate(DRIVER, None)
     path = str(result.values.get("path", "")) or expected.path

@@ -1,4 +1,4 @@
-"""The limits that a rank would inherit: resource limits, control groups, usable CPUs, shared memory, RDMA devices."""
+"""The limits that a rank inherits: resource limits, control groups, usable CPUs, shared memory, RDMA devices."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ _MAX_DEPTH = 64
 
 @dataclass(frozen=True)
 class Cgroups:
-    """The tightest limits on the path up from this process's groups. None means no limit.
+    """The tightest limits of this process's groups and their ancestors. None means no limit.
 
     `versions` names the hierarchies that could be read (`v1`, `v2`), empty if none could; each `..._at` is the folder
     of the group with the limit. `memory_used_bytes` and `processes_used` are of that group. `throttled` is the share of
-    periods in which the group with the CPU quota had to wait, since it was made. `hidden`: the process is in a group,
-    but no hierarchy is mounted that would show its limits.
+    periods, since its creation, in which the group with the CPU quota had to wait. `hidden`: whether the process is in
+    a group, but no mounted hierarchy shows its limits.
     """
 
     versions: str = ""
@@ -84,7 +84,7 @@ def cgroups(proc: str = "/proc", base: str = "") -> Cgroups:
 
 
 def parse_membership(text: str) -> dict[str, str]:
-    """Parse /proc/self/cgroup: the group of each controller; version 2's under the empty name."""
+    """Parse /proc/self/cgroup: the group of each controller, with version 2's under an empty name."""
     found: dict[str, str] = {}
     for line in text.splitlines():
         parts = line.split(":", 2)
@@ -108,7 +108,7 @@ def parse_mounts(text: str) -> list[MountedHierarchy]:
 
 
 def unescape_path(text: str) -> str:
-    """Decode a path of the mount tables, where blanks and the like are octal numbers."""
+    """Decode a path of the mount tables, in which spaces and the like are octal numbers."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, character)
     return text
@@ -211,14 +211,9 @@ class Mount:
         """Return whether the file system is mounted read-only."""
         return "ro" in self.options.split(",")
 
-    @property
-    def no_programs(self) -> bool:
-        """Return whether programs and libraries on this mount cannot be run."""
-        return "noexec" in self.options.split(",")
-
 
 def parse_mount_table(text: str) -> list[Mount]:
-    """Parse /proc/self/mounts: the mounts in the order in which they were made."""
+    """Parse /proc/self/mounts: the mounts in the order in which they were created."""
     found: list[Mount] = []
     for line in text.splitlines():
         parts = line.split(" ")
@@ -256,9 +251,9 @@ class Limits:
 
     `shm_total_bytes` and `shm_free_bytes` are None if /dev/shm cannot be examined (`shm_problem` is the reason).
     `processes_soft` limits the threads of one user on the whole node; `threads_of_user` is their number (None: not
-    visible) and `processes_exempt` whether the kernel ignores the limit for this user. `usable_cpus` is the affinity
+    visible) and `processes_exempt` is whether the kernel ignores the limit for this user. `usable_cpus` is the affinity
     mask, `online_cpus` the number of CPUs; empty and None if the system does not report them. `niceness` is 0 unless
-    changed; `idle` means the scheduling policy that gets only the time that others leave (SCHED_IDLE).
+    changed; `idle` means the scheduling policy that gets only idle CPU time (SCHED_IDLE).
     """
 
     open_files_soft: int | None
@@ -337,7 +332,7 @@ def _affinity() -> list[int]:
 
 
 def _is_exempt() -> bool:
-    """Return whether this user may exceed the limit of processes, by being root or by a capability."""
+    """Return whether this user may exceed the process limit, as root or with a capability."""
     if os.getuid() == 0:
         return True
     for line in read_text(PROC + "/self/status").splitlines():
@@ -348,7 +343,7 @@ def _is_exempt() -> bool:
 
 
 def threads_of(user: int) -> int | None:
-    """Return the number of threads of a (real) user; None if processes of others are hidden."""
+    """Return the number of threads of a (real) user; None if other users' processes are hidden."""
     count = 0
     for name in pids():
         uid, threads = -1, 0
@@ -385,7 +380,7 @@ _MAX_LENGTH = 512
 
 @dataclass(frozen=True)
 class KernelSettings:
-    """Values by name (`vm.swappiness`), words separated by one blank. `unread` counts those that this user may not
+    """Values by name (`vm.swappiness`), words separated by one space. `unread` counts those that this user may not
     read.
 
     `modules` are the parameters of loaded and built-in modules (`nvme_core.io_timeout`).
@@ -401,13 +396,13 @@ def kernel_settings(params: dict[str, Any]) -> KernelSettings:
     """Read the kernel's settings from its own files. Raises ProbeUnavailable if there are none."""
     values, unread = read(ROOT)
     if not values:
-        raise ProbeUnavailable("missing", f"the kernel shows no settings below {ROOT}")
+        raise ProbeUnavailable("missing", f"the kernel shows no settings under {ROOT}")
     modules, hidden = read_modules(MODULES)
     return KernelSettings(values, unread + hidden, modules)
 
 
 def read(root: str) -> tuple[dict[str, str], int]:
-    """Return every setting below a folder, and the number of unreadable ones."""
+    """Return every setting under a folder, and the number of unreadable settings."""
     values: dict[str, str] = {}
     unread = 0
     folders: list[tuple[str, str]] = [(root, "")]
@@ -434,7 +429,7 @@ def read(root: str) -> tuple[dict[str, str], int]:
 
 
 def read_modules(root: str) -> tuple[dict[str, str], int]:
-    """Return every module parameter below a folder by `module.parameter`, and the number of unreadable ones."""
+    """Return every module parameter under a folder, as `module.parameter`, and the number of unreadable parameters."""
     values: dict[str, str] = {}
     unread = 0
     with Folder(root) as modules:
@@ -473,7 +468,7 @@ class Folder:
             os.close(self._fd)
 
     def entries(self) -> list[tuple[str, bool]]:
-        """Return the names in it, in order, and whether each is a folder."""
+        """Return the names in the folder, in order, and whether each is a folder."""
         if self._fd < 0:
             return []
         try:
@@ -483,7 +478,7 @@ class Folder:
             return []
 
     def setting(self, name: str) -> str | None:
-        """Return the content of a file with single blanks; None if it is write-only, because writing is an action."""
+        """Return the content of a file with single spaces; None if it is write-only, because writing is an action."""
         try:
             fd = os.open(name, os.O_RDONLY | os.O_NONBLOCK, dir_fd=self._fd)
         except OSError:

@@ -1,7 +1,7 @@
 """The other end of every link probe: listens, acknowledges, counts datagrams, receives and sends bulk data.
 
-Anyone may connect; only a client with the token is served. Everything is bounded: a frame by its size, a transfer by
-bytes and seconds, a train of datagrams by its length.
+Anyone may connect, but only a client with the token is served. Everything is limited: a frame by its size, a transfer
+by bytes and seconds, a train of datagrams by its length.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ OVERFLOW_BYTES = socket.CMSG_SPACE(4)
 
 @dataclass(frozen=True)
 class Listening:
-    """The addresses of a listener: its token, the TCP and UDP ports the kernel chose, and the requested ports.
+    """The addresses of a listener: its token, the TCP and UDP ports that the kernel chose, and the requested ports.
 
-    The text of a port is empty, or why it could not be bound. `udp` is 0 if no datagrams can be received. `spread` are
-    ports from one end of the ephemeral `range` (first and last port) to the other, in rising order.
+    The value of a port is empty, or the reason why it could not be bound. `udp` is 0 if no datagrams can be received.
+    `spread` are ports from one end of the ephemeral `range` (first and last port) to the other, in rising order.
     """
 
     token: str
@@ -115,7 +115,8 @@ def _spread(ephemeral: list[int], count: int, reserved_ports: AbstractSet[int] =
     """Return listeners on about `count` ports of the range: the range is divided into as many equal parts, and one port
     near the upper end of each part is used.
 
-    A part without a free port near its end has no listener. Reserved ports are not tried, because no job gets one.
+    A part without a free port near its end has no listener. Reserved ports are not tried, because no job is assigned
+    one.
     """
     sockets: list[socket.socket] = []
     if not ephemeral or count < 1:
@@ -209,7 +210,7 @@ class _Server:
                 self._accept_connection(accepted, str(peer[0]))
 
     def _accept_connection(self, accepted: socket.socket, peer_address: str) -> None:
-        """Serve another connection; the oldest unauthenticated connections are dropped to make room for it."""
+        """Serve another connection; the oldest unauthenticated connections are dropped to make room."""
         with self._lock:
             if self._connections >= MAX_CONNECTIONS:
                 accepted.close()
@@ -327,7 +328,9 @@ class _Server:
 
 
 def enable_overflow_counter(datagrams: socket.socket) -> None:
-    """Make the kernel report, with each datagram, how many the socket has dropped (SO_RXQ_OVFL of socket(7))."""
+    """Make the kernel report, with each datagram, how many datagrams the socket has dropped (SO_RXQ_OVFL in
+    socket(7)).
+    """
     try:
         datagrams.setsockopt(socket.SOL_SOCKET, _SO_RXQ_OVFL, 1)
     except OSError:
@@ -343,7 +346,7 @@ def overflow_count(extra: list[tuple[int, int, bytes]], last_known: int) -> int:
 
 
 def dropped_by_kernel(path: str = "/proc/net/softnet_stat") -> int:
-    """Return the number of packets that were received and dropped because the machine was too busy (second column)."""
+    """Return the number of packets that were received but dropped because the machine was too busy (second column)."""
     try:
         with open(path) as file:
             return sum(int(line.split()[1], 16) for line in file)
@@ -352,7 +355,7 @@ def dropped_by_kernel(path: str = "/proc/net/softnet_stat") -> int:
 
 
 def forbid_fragmentation(datagrams: socket.socket) -> None:
-    """Make a socket send datagrams whole (DF), up to the interface's size, whatever path MTU is known."""
+    """Make a socket send datagrams unfragmented (DF), up to the interface's MTU, regardless of the known path MTU."""
     for level, option in ((socket.IPPROTO_IP, 10), (socket.IPPROTO_IPV6, 23)):  # IP_MTU_DISCOVER, IPV6_MTU_DISCOVER
         try:
             datagrams.setsockopt(level, option, 3)  # IP_PMTUDISC_PROBE
@@ -371,7 +374,9 @@ def largest_datagram(connected: socket.socket, address: str) -> int:
 
 
 def send_train(datagrams: socket.socket, target: tuple[Any, ...] | None, id: bytes, words: dict[str, Any]) -> int:
-    """Send `count` datagrams of `size` bytes, `gap_s` apart, to `target` or the connected end; return their number."""
+    """Send `count` datagrams of `size` bytes, `gap_s` apart, to `target` or the connected peer; return the number
+    sent.
+    """
     count, gap_s = min(int(words["count"]), MAX_DATAGRAMS), min(float(words.get("gap_s", 0.0)), 0.01)
     body = b"\0" * max(0, min(int(words.get("size", 64)), 65000) - DATAGRAM.size)
     started_at, sent = time.monotonic(), 0
@@ -398,8 +403,8 @@ def _id(words: dict[str, Any]) -> bytes:
 def transfer(stream: socket.socket, direction: str, words: dict[str, Any]) -> dict[str, Any]:
     """Receive (`sink`) or send (`source`) up to `bytes` for up to `seconds`, and return the result.
 
-    A sink counts the time from the first received piece, whose bytes it does not count, to the last piece. Each side
-    measures its own end: on a slow path the last data arrive much later than they were sent.
+    A sink counts the time from the first received piece, whose bytes do not count, to the last piece. Each side
+    measures its own end: on a slow path, the last data arrives much later than it was sent.
     """
     seconds = min(float(words["seconds"]), MAX_SECONDS)
     max_bytes = min(int(words["bytes"]), MAX_BYTES)

@@ -1,7 +1,7 @@
-"""The quality of the path between two nodes, in both directions: round trips, loss, bandwidth, and frames of full size.
+"""The quality of the path between two nodes, in both directions: round trips, loss, bandwidth, and full-size frames.
 
 Bytes and time are limited, because other jobs use the same network. Every number records which end had to wait for a
-processor: on a busy node a slow transfer proves nothing about the network.
+processor: on a busy node, a slow transfer proves nothing about the network.
 """
 
 from __future__ import annotations
@@ -61,12 +61,13 @@ _SETTLE_S = 0.15
 
 @dataclass(frozen=True)
 class Direction:
-    """One direction. Rates in Mbit/s, None if nothing could be measured; `busy` is the larger share of the transfers'
-    time in which either end waited for a processor, None if a kernel does not count it.
+    """One direction. Rates are in Mbit/s; None if nothing could be measured. `busy` is the larger share of the
+    transfers' time in which either end waited for a processor; None if a kernel does not count it.
 
-    `sent` and `arrived` count small datagrams, `no_room` those that arrived but that the receiving machine had no room
-    for (and others that it dropped meanwhile). `retransmitted` of `segments` were sent again by TCP. `frame_bytes` is
-    the largest datagram that one frame of the sender's interface carries, `frames_arrived` of `_FULL_FRAMES` arrived.
+    `sent` and `arrived` count small datagrams, `no_room` those that arrived but for which the receiving machine had no
+    buffer space (and others that it dropped at the same time). TCP retransmitted `retransmitted` of `segments`.
+    `frame_bytes` is the largest datagram that fits into one frame of the sender's interface; `frames_arrived` of
+    `_FULL_FRAMES` arrived.
     """
 
     single_mbps: float | None = None
@@ -86,8 +87,9 @@ class Quality:
     """The measurements between two nodes. Times in seconds.
 
     `least_s`, `median_s`, `p99_s` are round trips of small messages, `spread_s` between the 10th and 90th percentile;
-    `lost_pings` how many segments of these TCP sent again. `out` is from the measuring node, `back` towards it. `busy`
-    holds for the round trips. `average` and `processors` are of both nodes, the measuring one first.
+    `lost_pings` is the number of their segments that TCP retransmitted. `out` is from the measuring node, `back`
+    towards it. `busy` is for the round trips. `average` and `processors` are those of both nodes, the measuring one
+    first.
     """
 
     peer: str
@@ -111,24 +113,24 @@ class Quality:
 
 
 def measure(params: dict[str, Any]) -> Quality:
-    """Measure between this node and `params["peer"]` at `params["host"]`, whose `listen` runs meanwhile.
+    """Measure between this node and `params["peer"]` at `params["host"]`, where `listen` is running.
 
-    `train` (500) is the number of datagrams each way, `bulk_s` (0.12) the length of each of the four transfers,
-    `bulk_bytes` (64 MiB) their size at most; 0 leaves datagrams or transfers out. `pings` (200) is the number of round
-    trips at most. Raises ProbeUnavailable if no connection can be made.
+    `train` (500) is the number of datagrams each way, `bulk_s` (0.12) the duration of each of the four transfers,
+    `bulk_bytes` (64 MiB) their maximum size; 0 skips datagrams or transfers. `pings` (200) is the maximum number of
+    round trips. Raises ProbeUnavailable if no connection can be made.
     """
     peer, host = str(params["peer"]), str(params["host"])
     listening = (params.get("listening") or {}).get(peer)
     if listening is None:
-        raise ProbeUnavailable("blocked", str((params.get("unheard") or {}).get(peer, "no listener was started there")))
+        raise ProbeUnavailable(
+            "blocked", str((params.get("unheard") or {}).get(peer, "no listener was started on that node"))
+        )
     link = _Link(params, peer, host, listening)
     try:
         link.open()
         return link.measure()
     except (OSError, EOFError, ValueError, KeyError) as error:
-        raise ProbeUnavailable(
-            "blocked", "the connection to {} broke off: {}".format(peer, error or "closed")
-        ) from None
+        raise ProbeUnavailable("blocked", "the connection to {} was lost: {}".format(peer, error or "closed")) from None
     finally:
         link.close()
 
@@ -276,7 +278,9 @@ class _Link:
         return answer
 
     def _bulk(self, out: Direction, back: Direction) -> tuple[Direction, Direction]:
-        """Measure one stream in each direction, then several at once in each direction, and return the results."""
+        """Measure one stream in each direction, then several at the same time in each direction, and return the
+        results.
+        """
         found: list[dict[str, Any]] = []
         for streams, direction in ((1, "source"), (1, "sink"), (STREAMS, "source"), (STREAMS, "sink")):
             found.append(self._transfers(streams, direction))
@@ -284,7 +288,7 @@ class _Link:
         return _add_rates(out, single_out, several_out), _add_rates(back, single_back, several_back)
 
     def _transfers(self, streams: int, direction: str) -> dict[str, Any]:
-        """Run several transfers at once; `direction` is this node's role in them."""
+        """Run several transfers at the same time; `direction` is this node's role in them."""
         results: list[dict[str, Any]] = [{} for _ in range(streams)]
         share = self._bulk_bytes // streams
 

@@ -1,8 +1,9 @@
-"""A TCP test between two nodes: one listens on the job's ports and a free one, the other dials and sends.
+"""A TCP test between two nodes: one listens on the job's ports and a free one, the other connects and sends.
 
-After the greeting one message larger than any frame is sent and must be acknowledged. If that fails, messages of
-growing size follow on another connection: on a path that silently drops large packets, the first size that is not
-acknowledged shows the limit."""
+After the greeting, a message larger than any frame is sent and must be acknowledged. If that fails, messages of growing
+size follow on another connection: on a path that silently drops large packets, the first size that is not acknowledged
+shows the limit.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ _TCP_INFO = {"snd_mss": 16, "pmtu": 60, "rtt": 68, "rttvar": 72, "total_retrans"
 
 
 def receive(stream: socket.socket, size: int, ends: float | None = None) -> bytes:
-    """Receive exactly `size` bytes by `ends`. Raises EOFError at an early end, OSError as the socket does."""
+    """Receive exactly `size` bytes by `ends`. Raises EOFError at an early end, and the socket's OSErrors."""
     data = bytearray()
     while len(data) < size:
         if ends is not None:
@@ -68,7 +69,7 @@ def hello(token: str) -> bytes:
 
 
 def welcome(token: bytes, peer_address: str) -> bytes:
-    """Return the listener's answer to the hello."""
+    """Return the listener's reply to the hello."""
     return MAGIC + token + plain_address(peer_address).encode().ljust(SEEN_BYTES)
 
 
@@ -88,21 +89,21 @@ def exchange_hello(stream: socket.socket, token: str) -> str:
 
 
 def command(stream: socket.socket, **words: Any) -> dict[str, Any]:
-    """Send a command and wait for its answer. Raises EOFError, OSError, or ValueError."""
+    """Send a command and wait for its reply. Raises EOFError, OSError, or ValueError."""
     send_words(stream, **words)
     return receive_words(stream)
 
 
 def receive_words(stream: socket.socket) -> dict[str, Any]:
-    """Read the next frame, which must be a command or an answer to one."""
+    """Read the next frame, which must be a command or a reply to one."""
     kind, size = FRAME.unpack(receive(stream, FRAME.size))
     if kind != COMMAND or size > _MAX_COMMAND_BYTES:
-        raise ValueError("expected an answer, got a frame of kind %r with %d bytes" % (kind, size))
+        raise ValueError("expected a reply, received a frame of kind %r with %d bytes" % (kind, size))
     return words_of(receive(stream, size))
 
 
 def words_of(body: bytes) -> dict[str, Any]:
-    """Return the JSON of a command or an answer. Raises ValueError for any other frame."""
+    """Return the JSON of a command or reply. Raises ValueError for any other frame."""
     words = wire.parse(body, max_bytes=_MAX_COMMAND_BYTES)
     if not isinstance(words, dict):
         raise ValueError("expected an object")
@@ -110,7 +111,7 @@ def words_of(body: bytes) -> dict[str, Any]:
 
 
 def send_words(stream: socket.socket, **words: Any) -> None:
-    """Send a command without waiting, or the answer to one."""
+    """Send a command without waiting, or the reply to a command."""
     body = json.dumps(words).encode()
     stream.sendall(FRAME.pack(COMMAND, len(body)) + body)
 
@@ -129,7 +130,7 @@ def unacknowledged_bytes(stream: socket.socket) -> int:
 
 
 def tcp_info(stream: socket.socket) -> dict[str, int]:
-    """Return the kernel's data about a connection; fields that this kernel lacks are left out. Times in us."""
+    """Return the kernel's data about a connection; fields that this kernel lacks are left out. Times are in us."""
     try:
         data = stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 232)
     except OSError:
@@ -148,7 +149,7 @@ def congestion_control(stream: socket.socket) -> str:
 
 @dataclass(frozen=True)
 class Load:
-    """The load of a node: its load average of the last minute, and the processors this process may use."""
+    """The load of a node: its load average of the last minute, and the processors that this process may use."""
 
     average: float | None
     processors: int
@@ -168,7 +169,9 @@ def load() -> Load:
 
 
 def waited_s() -> float | None:
-    """Return how long this thread waited for a processor, from schedstat (nanoseconds); None if not counted."""
+    """Return how long this thread waited for a processor, from schedstat (nanoseconds); None if the kernel does not
+    count it.
+    """
     try:
         with open("/proc/thread-self/schedstat") as file:
             return int(file.read().split()[1]) / 1e9
@@ -202,15 +205,15 @@ _KNOCKS = 5
 
 @dataclass(frozen=True)
 class Target:
-    """The result of dialling one host and port of a peer.
+    """The result of connecting to one host and port of a peer.
 
     `status`: `ok`; before a connection `unresolved`, `no-route`, `refused`, `prohibited` (by an ICMP message),
-    `filtered` (no answer in time), `unbound` (the peer could not listen there), `untried` (no time was left); after it
-    `silent` (accepted, but no answer), `reset`, `stranger` (something else answers); while sending `stalled` and
+    `filtered` (no response in time), `unbound` (the peer could not listen there), `untried` (no time was left); after
+    it `silent` (accepted, but no reply), `reset`, `stranger` (something else replies); while sending `stalled` and
     `slow`. `arrived_bytes` is the largest message that was acknowledged, `lost_bytes` the first one that was not.
     `source` is our own address on the connection, `seen_as` that which the peer saw, `passed_over` the addresses of the
     name that failed before `address` worked. `mss` and `path_mtu` are the kernel's, 0 if unknown. `ports` are those
-    dialled across the ephemeral range, `closed_ports` those of them that failed.
+    tried across the ephemeral range, `closed_ports` those of them that failed.
     """
 
     peer: str
@@ -234,20 +237,21 @@ class Target:
 
 @dataclass(frozen=True)
 class Dialled:
-    """The results of all targets that one node dialled."""
+    """The results of all targets that one node tried."""
 
     targets: list[Target] = field(default_factory=list)
 
 
 def dial(params: dict[str, Any]) -> Dialled:
-    """Dial everything in `params["targets"]`: objects with `peer`, `label`, `host`, `port` (0 = the peer's free one).
+    """Connect to everything in `params["targets"]`: objects with `peer`, `label`, `host`, `port` (0 = the peer's free
+    one).
 
-    `params["listening"]` holds for each peer what its `listen` emitted, `params["unheard"]` why another has none. A
-    target with `spread` connects to all of the peer's ports across its ephemeral range, and fails if one fails. A
-    target may have `knock`, an id that is sent by datagram if no connection is answered, and `after_s`, the delay
-    before it is dialled, so that not all nodes dial one node at once. `connect_s` (2.0) bounds lookup and connection,
-    `bulk_s` (2.5) the messages after the greeting, `budget_s` (6.0) everything together;
-    `bulk_bytes` is the large message (64 KiB; 0 sends nothing after the greeting).
+    `params["listening"]` contains the event of each peer's `listen`; `params["unheard"]` contains, for other peers, why
+    there is none. A target with `spread` connects to all of the peer's ports across its ephemeral range, and fails if
+    one fails. A target may have `knock`, an id that is sent by datagram if no connection succeeds, and `after_s`, a
+    delay, so that not all nodes connect to one node at the same time. `connect_s` (2.0) bounds lookup and connection,
+    `bulk_s` (2.5) the messages after the greeting, `budget_s` (6.0) everything together; `bulk_bytes` is the large
+    message (64 KiB; 0 sends nothing after the greeting).
     """
     return _Dialling(params).run()
 
@@ -268,7 +272,7 @@ class _Dialling:
         self._looking: dict[str, threading.Lock] = {}
 
     def run(self) -> Dialled:
-        """Dial every target, each in its own thread; unfinished ones are reported as late."""
+        """Try every target, each in its own thread; unfinished targets are reported as late."""
         wanted = list(self._params.get("targets") or [])
         results: list[Target | None] = [None] * len(wanted)
         for target in wanted:
@@ -296,11 +300,11 @@ class _Dialling:
         call = _Attempt(peer, str(target["label"]), host, wanted)
         listening = (self._params.get("listening") or {}).get(peer)
         if listening is None:
-            unheard = (self._params.get("unheard") or {}).get(peer, "no listener was started there")
+            unheard = (self._params.get("unheard") or {}).get(peer, "no listener was started on that node")
             return call.ended("unbound", detail=str(unheard))
         port = wanted or int(listening["free"])
         unbound = listening.get("ports", {}).get(
-            str(wanted), "" if not wanted else "its listener was not given this port"
+            str(wanted), "" if not wanted else "its listener does not use this port"
         )
         if unbound:
             return call.ended("unbound", detail=str(unbound))
@@ -316,7 +320,7 @@ class _Dialling:
         return self._exchange(call, found.addresses, port, until, str(listening["token"]), knock)
 
     def _connect_all(self, call: _Attempt, addresses: list[str], ports: list[int], until: float) -> Target:
-        """Connect to each of these ports at once; the peer's kernel accepts, so nothing needs to be sent."""
+        """Connect to each of these ports at the same time; the peer's kernel accepts, so nothing needs to be sent."""
         tries = [_Attempt(call.peer, call.label, call.host, port) for port in ports]
         streams: list[socket.socket | None] = [None] * len(tries)
 
@@ -351,7 +355,7 @@ class _Dialling:
             if not self._bulk_bytes:
                 return call.ended("ok")
             if not self._payloads.acquire(timeout=max(0.0, self._until - time.monotonic())):
-                return call.ended("untried", detail="no time was left to send data")
+                return call.ended("untried", detail="there was no time left to send data")
             try:
                 return self._send(call, stream, port, token)
             finally:
@@ -378,7 +382,9 @@ class _Dialling:
         return call.ended("stalled", detail=detail, arrived=arrived, lost=lost)
 
     def _limit(self, call: _Attempt, port: int, token: str) -> tuple[int, int]:
-        """Return the sizes of the largest acknowledged and the first lost message; 0 if none was lost for its size."""
+        """Return the sizes of the largest acknowledged and the first lost message; 0 if no message was lost for its
+        size.
+        """
         arrived, lost = self._find_size_limit(call, port, token, STEPS)
         if not lost:
             return arrived, 0
@@ -387,7 +393,7 @@ class _Dialling:
         return (again, 0) if again == lost else (arrived, lost)
 
     def _find_size_limit(self, call: _Attempt, port: int, token: str, steps: tuple[int, ...]) -> tuple[int, int]:
-        """Send messages of growing size; return the largest acknowledged size and the first lost one."""
+        """Send messages of growing size; return the largest acknowledged size and the first lost size."""
         arrived = 0
         stream = call.connect([call.address], port, min(self._until, time.monotonic() + self._connect_s))
         if stream is None:
@@ -418,7 +424,9 @@ class _Dialling:
 
 
 def _knock(address: str, port: int, id: str) -> None:
-    """Send a few datagrams that the listener reports even without an answer: this shows which direction is closed."""
+    """Send a few datagrams that the listener reports even without a connection, which shows which direction is
+    closed.
+    """
     with socket.socket(family_of(address), socket.SOCK_DGRAM) as datagrams:
         for _ in range(_KNOCKS):
             try:
@@ -430,11 +438,11 @@ def _knock(address: str, port: int, id: str) -> None:
 
 def _untried_target(target: dict[str, Any]) -> Target:
     peer, label = str(target["peer"]), str(target["label"])
-    return Target(peer, label, str(target["host"]), int(target["port"]), "untried", detail="no time was left for it")
+    return Target(peer, label, str(target["host"]), int(target["port"]), "untried", detail="there was no time left")
 
 
 class _Attempt:
-    """One target while it is dialled: the results so far."""
+    """One attempt to connect to a target: the results so far."""
 
     def __init__(self, peer: str, label: str, host: str, port: int) -> None:
         self.peer, self.label, self.host, self.port = peer, label, host, port
@@ -469,7 +477,9 @@ class _Attempt:
         )
 
     def connect(self, addresses: list[str], port: int, until: float) -> socket.socket | None:
-        """Connect to the first address that accepts; None if none does, with the most informative failure."""
+        """Connect to the first address that accepts; if none does, return None and record the most informative
+        failure.
+        """
         failures: list[tuple[str, str, str]] = []
         for index, address in enumerate(addresses):
             share = max(0.05, (until - time.monotonic()) / (len(addresses) - index))
@@ -494,13 +504,13 @@ class _Attempt:
         return None
 
     def greet(self, stream: socket.socket, token: str, until: float) -> bool:
-        """Exchange the token. Return False if the peer is not ours; `detail` then holds what it sent instead."""
+        """Exchange the token. Return False if the peer is not ours; `detail` then contains what it sent instead."""
         stream.settimeout(max(0.3, until - time.monotonic()))
         try:
             self.seen_as = exchange_hello(stream, token)
             return True
         except socket.timeout:
-            self.status, self.detail = "silent", "connected, but no answer came"
+            self.status, self.detail = "silent", "connected, but got no response"
         except EOFError as error:
             data = error.args[0]
             problem = f"it responded with {data[:40]!r}" if data else "it closed the connection"
@@ -519,23 +529,23 @@ class _Attempt:
 def _connect(stream: socket.socket, address: str, port: int, timeout_s: float) -> tuple[str, str] | None:
     """Connect; if that fails, return the failure as status and detail.
 
-    An error that comes at once is this node's own (its routes). One that comes later was sent by another machine in an
-    ICMP message, unless the kernel gave up asking for the hardware address.
+    An immediate error comes from this node itself (its routes). A later error was sent by another machine in an ICMP
+    message, unless the kernel gave up requesting the hardware address.
     """
     stream.setblocking(False)
     code = stream.connect_ex((address, port))
     if code == errno.EINPROGRESS:
         _, writable, _ = select.select([], [stream], [], timeout_s)
         if not writable:
-            return "filtered", f"no answer within {timeout_s:.1f} s"
+            return "filtered", f"no response within {timeout_s:.1f} s"
         code = stream.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code in _ICMP_ERRORS and ":" not in address and not _is_unanswered(address):
-            return "prohibited", f"an ICMP message came back: {os.strerror(code)}"
+            return "prohibited", f"ICMP error: {os.strerror(code)}"
     return (_STATUS.get(code, "no-route"), os.strerror(code)) if code else None
 
 
 def _is_unanswered(address: str, path: str = "/proc/net/arp") -> bool:
-    """Return whether the kernel has no answer to its ARP requests for this IPv4 address; True if unknown."""
+    """Return whether the kernel has no reply to its ARP requests for this IPv4 address; True if unknown."""
     try:
         with open(path) as file:
             entries = [line.split() for line in file]
@@ -562,7 +572,7 @@ def send_payload(stream: socket.socket, size: int, end: float, timeout_s: float 
     """Send a payload of `size` bytes and wait for its acknowledgement.
 
     Returns None if it arrived; otherwise the number of bytes that the other side's kernel accepted before time ran out,
-    where 0 also stands for a transfer that stopped moving `STALL_S` ago.
+    or 0 if the transfer stopped making progress `STALL_S` ago.
     """
     data = FRAME.pack(PAYLOAD, size) + b"\0" * size
     stream.setblocking(False)

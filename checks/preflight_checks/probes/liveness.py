@@ -1,4 +1,4 @@
-"""Probes whether a node's network file systems respond. Each is queried in its own process, because it may hang."""
+"""Probes whether a node's network file systems respond, each in its own process, because it may hang."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MAX_MOUNTS = 64
 
 @dataclass(frozen=True)
 class Liveness:
-    """One mount. `problem` is empty, `timeout` (no answer within ANSWER_S), or the system's message."""
+    """One mount. `problem` is empty, `timeout` (no response within ANSWER_S), or the system's message."""
 
     point: str
     kind: str

@@ -1,4 +1,4 @@
-"""The machine of a node: identity, system, processors, memory, and kernel settings that affect the speed of ranks."""
+"""The machine of a node: identity, system, processors, memory, and kernel settings that affect the ranks' speed."""
 
 from __future__ import annotations
 
@@ -47,9 +47,9 @@ class Memory:
 
 @dataclass(frozen=True)
 class Machine:
-    """One node. Empty texts and None mean that this system does not report it.
+    """One node. Empty strings and None mean that this system does not report the value.
 
-    `governors` counts the CPUs under each frequency governor; `virtual` means that a hypervisor runs the machine;
+    `governors` counts the CPUs under each frequency governor; `virtual`: whether a hypervisor runs the machine;
     `features` are those of the first processor (`avx512f`).
     """
 
@@ -73,7 +73,7 @@ class Machine:
 
 @cheap("node")
 def machine(params: dict[str, Any]) -> Machine:
-    """Return the machine as the agent sees it; no tool is run, and nothing needs root."""
+    """Return the machine as the agent sees it, without running tools or needing root."""
     system = os.uname()
     cpuinfo = parse_cpuinfo(read_text(PROC + "/cpuinfo", 1 << 20))
     statistics = _pairs(read_text(PROC + "/vmstat"))
@@ -227,8 +227,8 @@ FQDN_TIMEOUT_S = 3.0
 class Identity:
     """Names and ids of this node; empty if there is none.
 
-    `fqdn` is the result of Python's socket.getfqdn(), which torchrun publishes; empty if that took too long.
-    `place` is the same for two processes that share machine, network and processes: kernel boot and namespaces.
+    `fqdn` is the result of Python's socket.getfqdn(), which torchrun publishes; empty if that took too long. `place` is
+    the same for two processes that share machine, network and process namespaces: kernel boot id and namespaces.
     """
 
     hostname: str
@@ -283,7 +283,7 @@ _CHRONYC_S = 1.5
 
 @dataclass(frozen=True)
 class Clock:
-    """The state of this clock's synchronisation.
+    """The state of this clock's synchronization.
 
     `synchronised` is None if the kernel may not be queried (`problem` is the reason). `daemons` are the visible time
     daemons; `daemon_says` is the status that chronyd reports.
@@ -312,7 +312,7 @@ def clock(params: dict[str, Any]) -> Clock:
 
 
 def is_synchronised() -> bool:
-    """Return whether adjtimex(2) reports a synchronised clock. Raises OSError if that may not be queried."""
+    """Return whether adjtimex(2) reports a synchronized clock. Raises OSError if that may not be queried."""
     if struct.calcsize("P") != 8:
         raise OSError(0, "the clock's state is only read on 64-bit systems")
     library = ctypes.CDLL(None, use_errno=True)
@@ -339,6 +339,6 @@ def leap_status(text: str) -> str:
 
 
 def running_daemons() -> list[str]:
-    """Return the time daemons among the visible processes. In a container, not all daemons are visible."""
+    """Return the time daemons among the visible processes. In a container, some daemons may not be visible."""
     commands = {command_in(line) for line in stat_lines(RECENT_S).values()}
     return sorted(_FULL_NAMES.get(name, name) for name in DAEMONS if name.encode("ascii") in commands)

@@ -1,4 +1,4 @@
-"""The meaning of a host name on this node."""
+"""Resolves host names on this node."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ MAX_HOSTS_BYTES = 4 * 1024 * 1024
 class Lookup:
     """The resolution of a name: addresses in the resolver's order, or `problem` (`unresolved`, `timeout`).
 
-    `own` means that it is the node's own name (`socket.gethostname()`). `bound` is then the first of the addresses that
-    can be bound here, which is the one Gloo uses; empty if none can, None if it was not tried.
+    `own`: whether it is the node's own name (`socket.gethostname()`). `bound` is then the first address that can be
+    bound here, which Gloo uses; empty if none can, None if this was not tried.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class Lookups:
-    """Several names, in the requested order. `hosts_file` is the content of /etc/hosts about them."""
+    """Several names, in the requested order. `hosts_file` is what /etc/hosts contains about them."""
 
     lookups: list[Lookup]
     hosts_file: dict[str, list[str]] = field(default_factory=dict)
@@ -51,7 +51,9 @@ class Lookups:
 
 @cheap("node", sends_requests=True)
 def resolve(params: dict[str, Any]) -> Lookup:
-    """Look up `params["name"]` (default: own name) in a thread abandoned after `params["limit_s"]` seconds (3)."""
+    """Look up `params["name"]` (default: own name) in a thread that is abandoned after `params["limit_s"]` seconds
+    (3).
+    """
     name = str(params.get("name") or "")
     own = not name
     if own:
@@ -111,12 +113,12 @@ def lookup_all(names: list[str], limit_s: float) -> list[Lookup]:
             thread.start()
     for thread in threads:
         thread.join(max(0.0, ends - time.monotonic()))
-    late = f"no answer from the resolver within {limit_s:.1f} s"
+    late = f"no response from the resolver within {limit_s:.1f} s"
     return [results.get(name) or Lookup(name, [], "timeout", late, limit_s) for name in names]
 
 
 def parse_hosts(text: str, names: list[str]) -> dict[str, list[str]]:
-    """Return the addresses that /etc/hosts gives to these names, in the order of the file."""
+    """Return the addresses of these names in /etc/hosts, in file order."""
     wanted = {name.lower(): name for name in names}
     found: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -139,7 +141,7 @@ def run_within(limit_s: float, read: Callable[[], T], otherwise: T) -> T:
 
 def lookup(name: str, limit_s: float, own: bool = False) -> Lookup:
     """Return the addresses of `name`, waiting at most `limit_s` seconds."""
-    late = Lookup(name, [], "timeout", f"no answer from the resolver within {limit_s:.1f} s", limit_s, own)
+    late = Lookup(name, [], "timeout", f"no response from the resolver within {limit_s:.1f} s", limit_s, own)
     return run_within(limit_s, lambda: _timed_lookup(name, own), late)
 
 

@@ -1,7 +1,7 @@
-"""The hardware addresses that this node knows for others, and the machines that answer its ARP requests.
+"""The hardware addresses that this node knows for others, and the machines that respond to its ARP requests.
 
-The neighbour table is readable by all and shows one answer for each address. New requests, which reveal two machines
-that answer for one address, need a packet socket (CAP_NET_RAW).
+The neighbour table is readable by all users and shows one response per address. New requests, which reveal two machines
+that respond for one address, need a packet socket (CAP_NET_RAW).
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class Card:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The neighbours and cards of a node. `answers` holds the responders by address, `not_asked` the problem."""
+    """The neighbours and network cards of a node. `answers` maps addresses to responders; `not_asked` is the
+    problem.
+    """
 
     table: list[Neighbour] = field(default_factory=list)
     cards: list[Card] = field(default_factory=list)
@@ -56,7 +58,9 @@ class Neighbours:
 
 
 def neighbours(params: dict[str, Any]) -> Neighbours:
-    """Return the neighbours and who answers for `params["ask"]`. Raises ProbeUnavailable without a table."""
+    """Return the neighbours, and the machines that respond for `params["ask"]`. Raises ProbeUnavailable without a
+    table.
+    """
     cards = [
         Card(item.name, hardware, [address.address for address in item.addresses])
         for item in interfaces({}).interfaces
@@ -71,7 +75,7 @@ def neighbours(params: dict[str, Any]) -> Neighbours:
     try:
         answers, why_not = _request_all(wanted, table, cards), ""
     except OSError as error:
-        answers, why_not = {}, f"asking for hardware addresses needs CAP_NET_RAW ({error.strerror or error})"
+        answers, why_not = {}, f"requesting hardware addresses needs CAP_NET_RAW ({error.strerror or error})"
     return Neighbours(table, cards, answers, why_not)
 
 
@@ -109,7 +113,7 @@ def _table() -> list[Neighbour]:
 
 
 def parse_neighbours(data: bytes) -> tuple[list[tuple[int, str, str]], bool]:
-    """Parse netlink's answer: interface index and both addresses of each entry, and whether it is the last answer."""
+    """Parse a netlink reply: interface index and both addresses of each entry, and whether it is the last reply."""
     entries: list[tuple[int, str, str]] = []
     at = 0
     while at + 16 <= len(data):

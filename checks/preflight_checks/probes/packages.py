@@ -1,4 +1,4 @@
-"""The packages that are installed where the ranks will run, read without importing any of them.
+"""The packages that are installed where the ranks will run, read without importing them.
 
 Importing torch takes seconds and may start a GPU; the metadata of the distribution and one small file contain the same.
 """
@@ -47,7 +47,7 @@ class Framework:
 
 @dataclass(frozen=True)
 class Packages:
-    """The interpreter of the ranks and the distributions it finds."""
+    """The interpreter of the ranks and the distributions that it finds."""
 
     python: str
     executable: str
@@ -83,10 +83,10 @@ MAX_NAMES = 200
 
 @dataclass(frozen=True)
 class Importable:
-    """The names that the import system finds, and for each other name the installed distribution that claims to provide
-    it.
+    """The names that the import system finds, and, for other names, the installed distribution that claims to provide
+    them.
 
-    `undecided` holds, by name, why the import system could not decide.
+    `undecided`: by name, why the import system could not decide.
     """
 
     executable: str
@@ -98,14 +98,14 @@ class Importable:
 
 @cheap("packages")
 def importable(params: dict[str, Any]) -> Importable:
-    """Look for packages `params["names"]`, also beside the scripts `params["scripts"]`. Run it in the job context."""
+    """Look for packages `params["names"]`, also next to the scripts `params["scripts"]`. Run it in the job context."""
     beside = [os.path.dirname(os.path.abspath(str(script))) for script in params.get("scripts", [])]
     names: list[str] = []
     missing: dict[str, str] = {}
     undecided: dict[str, str] = {}
     for number, name in enumerate(str(name) for name in params.get("names", [])):
         if number >= MAX_NAMES:
-            undecided[name] = f"only {MAX_NAMES} names are looked for"
+            undecided[name] = f"only {MAX_NAMES} names are looked up"
             continue
         try:
             if _is_found(name, beside):
@@ -121,7 +121,7 @@ def importable(params: dict[str, Any]) -> Importable:
 
 
 def _is_found(name: str, extra_paths: list[str]) -> bool:
-    """Return whether the import system finds `name`. Raises whatever its finders raise."""
+    """Return whether the import system finds `name`. Raises what its finders raise."""
     if importlib.util.find_spec(name) is not None:
         return True
     return machinery.PathFinder.find_spec(name, [os.getcwd(), *extra_paths]) is not None
@@ -157,11 +157,11 @@ class Source:
 
 @dataclass(frozen=True)
 class Installed:
-    """The interpreter and its distributions, by normalised name.
+    """The interpreter and its distributions, by normalized name.
 
     `kind` is `venv`, `conda` or `system`. `twice` are distributions with metadata of two versions in one folder, left
-    by an interrupted upgrade. `unread` are folders of sys.path that could not be listed. `digest` is of all names and
-    versions, even if `distributions` holds only requested ones.
+    by an interrupted upgrade. `unread` are folders of sys.path that could not be listed. `digest` covers all names and
+    versions, even if `distributions` contains only requested ones.
     """
 
     python: str
@@ -180,7 +180,7 @@ class Installed:
 
 @cheap("packages")
 def installed(params: dict[str, Any]) -> Installed:
-    """Return the distributions in the job context; with `params["only"]`, others enter only the digest."""
+    """Return the distributions in the job context; with `params["only"]`, others are only in the digest."""
     version_by_name: dict[str, str] = {}
     twice: dict[str, list[str]] = {}
     sources: dict[str, Source] = {}

@@ -1,4 +1,4 @@
-"""Whether a port can be bound on this node, the process that holds it if not, and ports that are free."""
+"""Whether a port can be bound on this node, the process that uses it if not, and free ports."""
 
 from __future__ import annotations
 
@@ -35,7 +35,9 @@ class Holder:
 
 @dataclass(frozen=True)
 class PortState:
-    """The state of a port. `problem` is empty if it could be bound, else `in-use`, `not-local`, `denied` or `other`."""
+    """The state of a port. `problem` is empty if it could be bound, otherwise `in-use`, `not-local`, `denied` or
+    `other`.
+    """
 
     port: int
     host: str = ""
@@ -45,10 +47,11 @@ class PortState:
 
 
 def bindable(params: dict[str, Any]) -> PortState:
-    """Bind and listen on `params["port"]` as the launcher would, and release it at once.
+    """Bind and listen on `params["port"]` like the launcher, and release it immediately.
 
-    Without `host`, this works like torch's store: it binds with SO_REUSEADDR the IPv6 wildcard for both families, else
-    the IPv4 wildcard. With `host` (an address, as parameter servers bind), it binds only that address.
+    Without `host`, this works like torch's store: with SO_REUSEADDR, it binds the IPv6 wildcard for both families, or
+    else the IPv4 wildcard. With `host` (an address, like those that parameter servers bind), it binds only that
+    address.
     """
     port, host = int(params["port"]), str(params.get("host") or "")
     if not 0 < port < 65536:
@@ -80,7 +83,9 @@ def bind(host: str, port: int) -> None:
 
 
 def is_vacant(port: int) -> bool:
-    """Return whether nothing listens on the port; it is bound without listening, to disturb no other process."""
+    """Return whether nothing listens on the port; it is bound without listening, so as not to disturb other
+    processes.
+    """
     for family, address in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):
         try:
             with socket.socket(family, socket.SOCK_STREAM) as taker:
@@ -137,14 +142,14 @@ def parse_tcp_table(text: str) -> list[Row]:
 
 
 def _address(text: str) -> str:
-    """Parse an address that the kernel prints as hexadecimal words of host byte order."""
+    """Parse an address that the kernel prints as hexadecimal words in host byte order."""
     words = [int(text[at : at + 8], 16) for at in range(0, len(text), 8)]
     packed = b"".join(struct.pack("=I", word) for word in words)
     return socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
 
 
 def is_listening(port: int) -> bool:
-    """Return whether a socket of this network namespace listens on the port. The test makes no connection."""
+    """Return whether a socket in this network namespace listens on the port, without connecting."""
     return any(row.state == _LISTEN for row in _rows_of(port))
 
 
@@ -216,7 +221,7 @@ _TRIES = 8
 
 @dataclass(frozen=True)
 class FreePorts:
-    """Ports that could be bound a moment ago, in random order, so that concurrent requests get different ones."""
+    """Ports that could be bound a moment ago, in random order so that concurrent requests get different ports."""
 
     ports: list[int] = field(default_factory=list)
 
@@ -241,7 +246,7 @@ def free_ports(params: dict[str, Any]) -> FreePorts:
 
 
 def candidates(network: KernelNetwork) -> list[int]:
-    """Return unreserved ports below the ephemeral range; if these are few, all ports outside it, else all ports."""
+    """Return unreserved ports below the ephemeral range; if these are few, all ports outside it, or else all ports."""
     kept = set(parse_port_list(network.reserved_ports))
     every = [port for port in range(FIRST, LAST + 1) if port not in kept]
     first, last = network.first_port or LAST + 1, network.last_port or LAST + 1
@@ -259,7 +264,9 @@ EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
 
 @dataclass(frozen=True)
 class Proxies:
-    """`proxies` maps a variable to `scheme://host:port`, without user and password; `exceptions` to its entries."""
+    """`proxies` maps a variable to `scheme://host:port`, without user and password; `exceptions` maps one to its
+    entries.
+    """
 
     proxies: dict[str, str] = field(default_factory=dict)
     exceptions: dict[str, list[str]] = field(default_factory=dict)
@@ -283,5 +290,5 @@ def without_user(text: str) -> str:
 
 
 def entries(text: str) -> list[str]:
-    """Return the entries of a list of exceptions, separated by commas or blanks."""
+    """Return the entries of a list of exceptions, separated by commas or spaces."""
     return [part for part in re.split(r"[,\s]+", text) if part]

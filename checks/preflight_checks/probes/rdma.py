@@ -1,7 +1,8 @@
-"""RDMA devices as the kernel shows them below /sys/class/infiniband: ports, rates, GIDs, counters, firmware.
+"""RDMA devices as the kernel shows them in /sys/class/infiniband: ports, rates, GIDs, counters, firmware.
 
-The state of a port comes from the card's firmware, and a wedged card does not answer: each device is read in a thread
-of its own, and a late one is recorded as such while the others are not affected."""
+The state of a port comes from the card's firmware, and a wedged card does not respond, so each device is read in its
+own thread, and a late device is recorded as such without affecting the others.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +106,7 @@ def rdma(params: dict[str, Any]) -> RdmaDevices:
     ends = time.monotonic() + float(params.get("device_s", DEVICE_S))
     for thread in threads:
         thread.join(max(0.0, ends - time.monotonic()))
-    late = "its driver did not answer within {:g} s".format(float(params.get("device_s", DEVICE_S)))
+    late = "its driver did not respond within {:g} s".format(float(params.get("device_s", DEVICE_S)))
     return RdmaDevices([found.get(name) or RdmaDevice(name, problem=late) for name in names])
 
 
@@ -192,8 +193,8 @@ VERBS = "libibverbs.so.1"
 class RdmaAccess:
     """The devices and the library that a process in the job context may open.
 
-    `nodes` are the uverbs device nodes, `refused` those of them that may not be opened, with the reason.
-    `missing_library` is empty if libibverbs can be loaded.
+    `nodes` are the uverbs device nodes, `refused` those that may not be opened, with the reason. `missing_library` is
+    empty if libibverbs can be loaded.
     """
 
     nodes: list[str] = field(default_factory=list)
@@ -233,7 +234,9 @@ DRIVER = "/proc/driver/nvidia/version"
 
 @dataclass(frozen=True)
 class GpuDirect:
-    """The NVIDIA driver (empty if not loaded; `open_modules`: its open variant) and NCCL's `peer_memory` module."""
+    """The NVIDIA driver (empty if not loaded), whether it is the open variant, and the `peer_memory` module for
+    NCCL.
+    """
 
     driver: str = ""
     open_modules: bool = False
@@ -277,7 +280,9 @@ _NOT_CONNECTED = (
 
 @dataclass(frozen=True)
 class RailSpeed:
-    """A pair of ports: the average Gbit/s of writes, the latency of small ones, and the problem without figures."""
+    """A pair of ports: the average write rate in Gbit/s, the latency of small writes, and the problem if there are
+    none.
+    """
 
     device: str
     port: int
@@ -290,7 +295,7 @@ class RailSpeed:
 
 @dataclass(frozen=True)
 class RdmaSpeeds:
-    """The measured pairs of ports between this node and a peer, and how many were left out for lack of time."""
+    """The measured pairs of ports between this node and a peer, and the number of pairs left out for lack of time."""
 
     peer: str
     address: str
@@ -300,15 +305,17 @@ class RdmaSpeeds:
 
 
 def rdma_speed(params: dict[str, Any]) -> RdmaSpeeds:
-    """Measure RDMA writes from this node to `params["peer"]` at `params["host"]`, whose `listen` runs meanwhile.
+    """Measure RDMA writes from this node to `params["peer"]` at `params["host"]`, where `listen` is running.
 
-    `rails` lists pairs of ports: device, port and index of the GID here, then there (an index of -1 leaves it to
-    perftest). Raises ProbeUnavailable: `missing` without perftest on either node, `blocked` without a connection.
+    `rails` lists pairs of ports: device, port and GID index here, then on the peer (with an index of -1, perftest
+    chooses). Raises ProbeUnavailable: `missing` without perftest on either node, `blocked` without a connection.
     """
     peer, host = str(params["peer"]), str(params["host"])
     listening = (params.get("listening") or {}).get(peer)
     if listening is None:
-        raise ProbeUnavailable("blocked", str((params.get("unheard") or {}).get(peer, "no listener was started there")))
+        raise ProbeUnavailable(
+            "blocked", str((params.get("unheard") or {}).get(peer, "no listener was started on that node"))
+        )
     tool.run([BANDWIDTH, "--version"], deadline_s=2.0)
     started_at = time.monotonic()
     rails = [tuple(rail) for rail in params["rails"]]
@@ -326,9 +333,7 @@ def rdma_speed(params: dict[str, Any]) -> RdmaSpeeds:
                 # The latency of one pair of ports stands for all: it takes as long as the writes.
                 rail_speeds.append(_measure(stream, address, rail, latency=not rail_speeds))
     except (OSError, EOFError, ValueError, KeyError) as error:
-        raise ProbeUnavailable(
-            "blocked", "the connection to {} broke off: {}".format(peer, error or "closed")
-        ) from None
+        raise ProbeUnavailable("blocked", "the connection to {} was lost: {}".format(peer, error or "closed")) from None
     return RdmaSpeeds(
         peer, address, rail_speeds, len(rails) - len(rail_speeds), round(time.monotonic() - started_at, 3)
     )
@@ -353,7 +358,7 @@ def _run(
     there: tuple[str, int, int],
     parse: Callable[[str], float | None],
 ) -> tuple[float | None, str]:
-    """Run one tool once; return the figure that it measured, or the problem."""
+    """Run one tool once; return its measurement, or the problem."""
     answer = command(stream, do="perftest", tool=name, device=there[0], port=there[1], gid=there[2])
     if answer.get("error"):
         return None, "the peer: {}".format(answer["error"])
@@ -368,7 +373,7 @@ def _run(
         return figure, ""
     lines = [line.strip() for line in (ran.error + "\n" + ran.output).splitlines() if line.strip(" -")]
     message = next((line for line in lines if any(mark in line for mark in _NOT_CONNECTED)), lines[-1] if lines else "")
-    return None, "%s ended with exit code %d: %s" % (name, ran.exit_code, message[:200] or "no output")
+    return None, "%s exited with code %d: %s" % (name, ran.exit_code, message[:200] or "no output")
 
 
 def _words(name: str, end: tuple[str, int, int], tcp_port: int) -> list[str]:
@@ -378,7 +383,7 @@ def _words(name: str, end: tuple[str, int, int], tcp_port: int) -> list[str]:
 
 
 def serve(words: dict[str, Any]) -> dict[str, Any]:
-    """Start the listener's process for a run, which ends by itself or after `SERVE_S`; return its port or an error."""
+    """Start the listener's process for a run, which ends on its own or after `SERVE_S`; return its port or an error."""
     name, device = str(words["tool"]), str(words["device"])
     if name not in _OPTIONS or not _NAME.fullmatch(device):
         return {"error": "unknown tool or device"}
@@ -392,7 +397,7 @@ def serve(words: dict[str, Any]) -> dict[str, Any]:
             end = (device, int(words["port"]), int(words["gid"]))
             ran = tool.run(_words(name, end, tcp_port), deadline_s=SERVE_S)
             lines = (ran.output + "\n" + ran.error).strip().splitlines()
-            failed.append("%s ended with exit code %d: %s" % (name, ran.exit_code, lines[-1][:200] if lines else ""))
+            failed.append("%s exited with code %d: %s" % (name, ran.exit_code, lines[-1][:200] if lines else ""))
         except ProbeUnavailable as error:
             failed.append(error.reason)
 
@@ -402,7 +407,7 @@ def serve(words: dict[str, Any]) -> dict[str, Any]:
         if is_listening(tcp_port):
             return {"listens": tcp_port}
         time.sleep(0.02)
-    return {"error": failed[0] if failed else f"{name} did not listen within {START_S:g} s"}
+    return {"error": failed[0] if failed else f"{name} did not start listening within {START_S:g} s"}
 
 
 def parse_bandwidth(output: str) -> float | None:

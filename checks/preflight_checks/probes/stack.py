@@ -31,7 +31,7 @@ _NVCC_S = 3.0
 
 @dataclass(frozen=True)
 class Build:
-    """A framework's record of its build. Empty means "not recorded"; `architectures` None means "cannot be read"."""
+    """A framework's record of its build. Empty means "not recorded"; `architectures` is None if it cannot be read."""
 
     framework: str
     version: str = ""
@@ -45,7 +45,7 @@ class Build:
 
 @dataclass(frozen=True)
 class Toolkit:
-    """The CUDA compiler that torch's extensions would be built with. `version` is that of nvcc."""
+    """The CUDA compiler with which torch's extensions would be built. `version` is nvcc's."""
 
     home: str
     version: str = ""
@@ -117,7 +117,7 @@ def _build(framework: str, folder: str, shared: dict[str, str]) -> Build:
 
 
 def _loaded_library(framework: str, folder: str, short: str, shared: dict[str, str]) -> LibraryLookup | None:
-    """Return the file that the framework uses for cuDNN or NCCL; None if it loads none, or if that is unknown."""
+    """Return the file that the framework uses for cuDNN or NCCL; None if it loads none, or if this is unknown."""
     for place in _USERS.get(framework, ()):
         path = os.path.join(folder, place)
         if not os.path.isfile(path):
@@ -137,7 +137,7 @@ def _loaded_library(framework: str, folder: str, short: str, shared: dict[str, s
 
 
 def _cudnn_part(cudnn: LibraryLookup, shared: dict[str, str]) -> list[LibraryLookup]:
-    """Return the first of the libraries that cuDNN opens by name, if it is in another folder than cuDNN itself."""
+    """Return the first library that cuDNN opens by name, if it is in a different folder than cuDNN itself."""
     match = re.match(r"libcudnn\.so\.(\d+)$", cudnn.name)
     if not match or not cudnn.path:
         return []

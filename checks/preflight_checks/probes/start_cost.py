@@ -18,7 +18,9 @@ _CHUNK = 1 << 20
 
 @dataclass(frozen=True)
 class ReadCost:
-    """The time to read a part of a package (`cut`: out of time), and the last minute's load per core, if known."""
+    """The time to read part of a package (`cut`: whether time ran out), and the last minute's load per core, if
+    known.
+    """
 
     package: str
     folder: str

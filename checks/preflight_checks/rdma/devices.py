@@ -1,10 +1,10 @@
 """Checks that the RDMA devices and ports that the job uses exist, are up and are open to its ranks.
 
-NCCL (src/transport/net_ib/init.cc): NCCL_IB_HCA is a comma list of prefixes with an optional `:port` suffix; `=` in
-front makes them exact names, `^` excludes. Ports that are not active, or neither InfiniBand nor Ethernet, are silently
-skipped; if none is left NCCL uses sockets, unless NCCL_NET names IB. Nodes with different numbers of devices are known
-to hang it (NVIDIA/nccl#2428). UCX (ucp_context.c): UCX_NET_DEVICES lists whole names with or without `:port`, ranges
-in brackets, `^` in front excludes; Ethernet interfaces are in the same list.
+NCCL (src/transport/net_ib/init.cc): NCCL_IB_HCA is a comma-separated list of prefixes with an optional `:port` suffix;
+`=` in front makes them exact names, `^` excludes. Ports that are not active, or neither InfiniBand nor Ethernet, are
+silently skipped; if none is left, NCCL uses sockets, unless NCCL_NET names IB. Nodes with different numbers of devices
+are known to hang it (NVIDIA/nccl#2428). UCX (ucp_context.c): UCX_NET_DEVICES lists whole names with or without `:port`,
+ranges in brackets, `^` in front excludes; Ethernet interfaces are in the same list.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from preflight.model.job import Claim, Job, Known, is_whole_number
 from preflight.model.recording import Facts, Fleet
 from preflight.model.requests import Request, probe_name
 from preflight.plugins.authoring import Verdict, check, failed, memoize, not_applicable, passed, unknown
+from preflight.plugins.claim_text import counted
 from preflight_checks.plans import combine_plans, known_facts, missing_facts, on_every_node, requests_for
 from preflight_checks.probes.interfaces import interfaces
 from preflight_checks.probes.rdma import RdmaAccess, RdmaDevice, RdmaPort, rdma, rdma_access
@@ -32,14 +33,14 @@ _UCX_RDMA = ("ib", "rc", "ud", "dc", "srd")
 
 @dataclass(frozen=True, slots=True)
 class VariableValue:
-    """The one value of a variable on a node, with the claims that state it."""
+    """The single value of a variable on a node, with the claims that set it."""
 
     value: str
     claims: tuple[Claim, ...]
 
 
 def variable_value(job: Job, name: str, node: str = "") -> VariableValue | None:
-    """Return the value that the job's files give a variable; None if they give none, or if it depends on the run."""
+    """Return the value that the job's files set for a variable; None if they set none, or if it depends on the run."""
     found: dict[str, list[Claim]] = {}
     for scope in scopes(job):
         for claim in job.setting(f"env.{name}", replace(scope, node=node)):
@@ -54,7 +55,9 @@ def variable_value(job: Job, name: str, node: str = "") -> VariableValue | None:
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """The job's use of RDMA: what requests it (empty: only if available), and whether it fails without it."""
+    """The job's use of RDMA: what requests it (empty: RDMA is used if available), and whether the job fails without
+    it.
+    """
 
     claims: tuple[Claim, ...]
     requested_by: str = ""
@@ -62,7 +65,7 @@ class Demand:
 
 
 def demand(job: Job) -> Demand | None:
-    """Return the job's demand for RDMA; None if the job certainly does not use RDMA."""
+    """Return the job's requirement for RDMA; None if the job certainly does not use RDMA."""
     names, claims = backends(job)
     nccl = tuple(claim for claim in claims if "nccl" in names and claim.quantity == "backend")
     off = variable_value(job, "NCCL_IB_DISABLE")
@@ -101,7 +104,7 @@ class HcaFilter:
 
     @property
     def excludes(self) -> bool:
-        """Return whether the filter excludes ports instead of choosing them."""
+        """Return whether the filter excludes ports instead of selecting them."""
         return self.value.startswith("^")
 
     @property
@@ -143,7 +146,7 @@ class HcaFilter:
 
 
 def _expand_names(text: str) -> Iterator[str]:
-    """Yield the names of a comma list; `mlx5_[0-3]:1` expands to four."""
+    """Yield the names in a comma-separated list; `mlx5_[0-3]:1` expands to four."""
     for part in re.split(r",(?![^\[]*\])", text):
         found = re.fullmatch(r"(.*)\[(\d{1,9})-(\d{1,9})\](.*)", part)
         if found is None:
@@ -195,18 +198,18 @@ def chosen_ports(job: Job, node: str, devices: Sequence[RdmaDevice]) -> tuple[Po
 
 @memoize
 def ports_by_node(job: Job, facts: Facts) -> dict[str, tuple[Port, ...]]:
-    """Return the chosen ports of every node whose devices could be listed."""
+    """Return the selected ports of every node whose devices could be listed."""
     return {node: chosen_ports(job, node, seen.devices) for node, seen in facts.observed(rdma).items()}
 
 
 def demand_claims(job: Job) -> tuple[Claim, ...]:
-    """Return the claims that make the job demand RDMA."""
+    """Return the claims that make the job require RDMA."""
     wanted = demand(job)
     return wanted.claims if wanted is not None else ()
 
 
 def applicable_demand(job: Job, fleet: Fleet) -> Demand | None:
-    """Return the job's demand for RDMA, if it runs on several machines."""
+    """Return the job's requirement for RDMA, if the job runs on several machines."""
     return demand(job) if is_multi_node(fleet) else None
 
 
@@ -222,7 +225,7 @@ def plan_rdma(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 def undecidable_verdicts(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Iterator[Verdict]:
     """Yield the verdicts that replace the check if nothing can be judged; empty if the check applies."""
     if applicable_demand(job, fleet) is None:
-        yield not_applicable(subject, "the job uses no RDMA, or one machine")
+        yield not_applicable(subject, "the job uses no RDMA, or only one machine")
         return
     yield from missing_facts(facts, rdma, subject)
     for node, seen in facts.observed(rdma).items():
@@ -249,18 +252,18 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     What it checks: NCCL_IB_HCA (UCX_NET_DEVICES for UCX) applied to each node's devices as the library does it; every
     name must match a device. If NCCL_NET, UCX_TLS or FI_PROVIDER require RDMA, a device must exist.
 
-    Why it matters: a node with fewer devices than its peers hangs NCCL or ends it with a mismatch; if no node has one,
-    NCCL silently uses TCP, four to five times slower.
+    Why it matters: a node with fewer devices than its peers makes NCCL hang or stop with a mismatch; if no node has
+    one, NCCL silently uses TCP, four to five times slower.
 
-    Example: NCCL_IB_HCA=mlx5_0,mlx5_1 while node3 calls its cards mlx5_2 and mlx5_3.
+    Example: NCCL_IB_HCA=mlx5_0,mlx5_1, but node3 calls its cards mlx5_2 and mlx5_3.
 
-    Fix: name devices that every node has, use a prefix (`mlx5`), or repair the node that lost one.
+    Fix: name devices that every node has, use a prefix (`mlx5`), or repair the node that lost a device.
 
     Known limits: only values in the job's files are judged; RDM006 covers devices that the container lacks.
     """
     demand = applicable_demand(job, fleet)
     if demand is None:
-        yield not_applicable("RDMA devices", "the job uses no RDMA, or one machine")
+        yield not_applicable("RDMA devices", "the job uses no RDMA, or only one machine")
         return
     devices = yield from known_facts(facts, rdma, "RDMA devices")
     observed = {
@@ -289,7 +292,7 @@ def rdma_device_absent(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             f"RDMA devices: {fold(absent) or 'none'}",
             f"{choice}: {fold(nodes)} {'has' if len(nodes) == 1 else 'have'} no {fold(absent) or 'RDMA device'}; "
             f"{node} has {fold(observed[node]) or 'none'}"
-            + (f", {whole} nodes have the requested devices" if whole else ""),
+            + (f"; {whole} nodes have the requested devices" if whole else ""),
             at=Evidence(
                 "RDMA devices", fold(observed[node]) or "none", fold(absent) or "as on the other nodes", _LIST, node
             ),
@@ -313,7 +316,7 @@ _LIST = "ls /sys/class/infiniband"
 
 def _none_found_findings(demand: Demand, nodes: list[str]) -> Iterator[Verdict]:
     if not demand.requested_by:
-        yield not_applicable("RDMA devices", "no node has any")
+        yield not_applicable("RDMA devices", "no node has RDMA devices")
         return
     yield failed(
         "RDMA devices: none",
@@ -322,8 +325,7 @@ def _none_found_findings(demand: Demand, nodes: list[str]) -> Iterator[Verdict]:
         at=Evidence("RDMA devices", "none", demand.requested_by, _LIST, nodes[0]),
         also=demand.claims,
         nodes=nodes,
-        remedy="Load the driver of the cards (`modprobe mlx5_ib`), request nodes that have some, or remove the "
-        "setting.",
+        remedy="Load the cards' driver (`modprobe mlx5_ib`), request nodes with RDMA devices, or remove the setting.",
         severity=None if demand.strict else Severity.WARNING,
         confidence=None,
     )
@@ -337,14 +339,15 @@ rdma_check = functools.partial(check, plan=plan_rdma)
 def rdma_port_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The ports that the job uses are active on every node where they exist.
 
-    What it checks: the state of every port that the job's filter leaves (all without a filter), compared between nodes.
+    What it checks: the state of every port that the job's filter selects (all without a filter), compared between
+    nodes.
 
-    Why it matters: NCCL silently skips a port that is not active; the node then has fewer devices than
-    its peers, which is slow, hangs, or ends with a mismatch.
+    Why it matters: NCCL silently skips a port that is not active; the node then has fewer devices than its peers, which
+    is slow, hangs, or stops with a mismatch.
 
-    Example: mlx5_3 of node2 is DOWN (Polling), one of eight; on the other nodes it is active.
+    Example: mlx5_3 of node2, one of eight, is DOWN (Polling), but active on the other nodes.
 
-    Fix: check cable, transceiver and switch port of that card; InfiniBand also needs a subnet manager (INIT).
+    Fix: check the cable, transceiver and switch port of that card; InfiniBand also needs a subnet manager (INIT).
 
     Known limits: a port that is down on most nodes is assumed to be unused, unless the job names it.
     """
@@ -375,7 +378,7 @@ def rdma_port_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             f"RDMA ports {fold(names)}: {state}",
             f"{fold(names)} {'is' if len(names) == 1 else 'are'} {state} on {fold(nodes)}"
             + (f", and active on {fold(up)}" if up else "")
-            + f"; {remaining} of {len(ports[node])} chosen ports are left on {node}",
+            + f"; {remaining} of {len(ports[node])} selected ports are left on {node}",
             at=Evidence("port state", state, "ACTIVE", f"ibstat {names[0].replace(':', ' ')}", node),
             also=chosen.claims if chosen is not None else (),
             nodes=nodes,
@@ -387,7 +390,11 @@ def rdma_port_down(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 
 def _state(item: Port) -> str:
-    return f"{item.port.state} ({item.port.physical})" if item.port.physical else item.port.state or "in no known state"
+    return (
+        f"{item.port.state} ({item.port.physical})"
+        if item.port.physical
+        else item.port.state or ("in an unknown state")
+    )
 
 
 def _active_nodes(on: Mapping[str, Port]) -> list[str]:
@@ -396,10 +403,18 @@ def _active_nodes(on: Mapping[str, Port]) -> list[str]:
 
 def _remedy(state: str, name: str, nodes: list[str]) -> str:
     if state.startswith("INIT"):
-        return f"The link is up, and no subnet manager has configured it; is one running? (`sminfo` on {fold(nodes)})"
+        return (
+            "The link is up, but no subnet manager has configured it; check that one is running (`sminfo` on "
+            f"{fold(nodes)})."
+        )
     if "Disabled" in state:
-        return f"`ip link set` up the interface of {name} on {fold(nodes)} (`rdma link` shows which it is)."
-    return f"Check cable, transceiver and switch port of {name} on {fold(nodes)}: `mlxlink -d {name.split(':')[0]}`."
+        return (
+            f"Bring up the interface of {name} on {fold(nodes)}: `rdma link` shows its name, `ip link set NAME "
+            "up` enables it."
+        )
+    return (
+        f"Check the cable, transceiver and switch port of {name} on {fold(nodes)}: `mlxlink -d {name.split(':')[0]}`."
+    )
 
 
 @check(
@@ -416,18 +431,18 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     What it checks: inside the job context, on nodes whose cards are active: /dev/infiniband/uverbs* exist, one per
     card, and can be opened; libibverbs.so.1 can be loaded.
 
-    Why it matters: a container without the device nodes sees the cards in /sys and cannot use them: NCCL takes TCP,
-    several times slower, or hangs where one node has them and another does not.
+    Why it matters: a container without the device nodes sees the cards in /sys but cannot use them: NCCL uses TCP,
+    which is several times slower, or hangs if one node has them and another does not.
 
     Example: a pod without the RDMA resource, or `docker run` without `--device=/dev/infiniband`.
 
-    Fix: pass the devices to the container, add the job's user to the group of the nodes, install libibverbs1.
+    Fix: pass the devices to the container, add the job's user to the group of the device nodes, install libibverbs1.
 
     Known limits: creating a queue pair is not tested.
     """
     demand = applicable_demand(job, fleet)
     if demand is None:
-        yield not_applicable("RDMA of the ranks", "the job uses no RDMA, or one machine")
+        yield not_applicable("RDMA of the ranks", "the job uses no RDMA, or only one machine")
         return
     yield from missing_facts(facts, rdma, "RDMA devices")
     seen = yield from known_facts(facts, rdma_access, "RDMA of the ranks")
@@ -446,7 +461,11 @@ def rdma_closed_to_ranks(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         yield failed(
             f"RDMA of the ranks: {fault}",
             f"a rank on {fold(nodes)} {fault}"
-            + (f"; on {fine} nodes it can use RDMA" if fine else "; traffic goes over TCP, several times slower"),
+            + (
+                f"; ranks on {counted(fine, 'other node')} can use RDMA"
+                if fine
+                else "; traffic goes over TCP, several times slower"
+            ),
             at=Evidence("in the job context", fault, "RDMA can be used", _COMMAND, nodes[0]),
             also=demand.claims,
             nodes=nodes,
@@ -466,7 +485,7 @@ _COMMAND = "ls -l /dev/infiniband; ldconfig -p | grep ibverbs"
 def _access_fault(access: RdmaAccess, cards: int) -> str:
     """Return what prevents a rank from using RDMA, as a predicate of a sentence; empty if nothing does."""
     if not access.nodes:
-        return "has no device node in /dev/infiniband, though the node has active cards"
+        return "has no device node in /dev/infiniband, although the node has active cards"
     if len(access.refused) == len(access.nodes):
         return f"may not open any of {len(access.nodes)} device nodes ({next(iter(access.refused.values()))})"
     if len(access.nodes) - len(access.refused) < cards:

@@ -1,4 +1,4 @@
-"""Checks that the RDMA ports that the job uses are alike and without errors, and of the path between them and GPUs."""
+"""Checks that the RDMA ports that the job uses are alike and error-free, and of the path between ports and GPUs."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ DMABUF_DRIVER, DMABUF_KERNEL = 515, (5, 12)
     plan=combine_plans(plan_rdma, on_every_node(gpudirect, when=applicable_demand, because=demand_claims)),
     severity=Severity.ERROR,
 )
-@only_if(applicable_demand, "GPUDirect RDMA", "the job uses no RDMA, or one machine")
+@only_if(applicable_demand, "GPUDirect RDMA", "the job uses no RDMA, or only one machine")
 def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """RDMA cards can read and write GPU memory, on all nodes or on none.
 
-    What it checks: on nodes with an NVIDIA driver and active RDMA ports, that a peer-memory module is loaded
-    (nvidia_peermem, nv_peer_mem), or that dma-buf replaces it: open kernel modules of driver 515 or later on Linux
-    5.12 or later.
+    What it checks: on nodes with an NVIDIA driver and active RDMA ports, a peer-memory module is loaded
+    (nvidia_peermem, nv_peer_mem), or dma-buf replaces it: open kernel modules of driver 515 or later on Linux 5.12 or
+    later.
 
-    Why it matters: without it every byte goes through host memory: about 10 instead of 180 GB/s in one report. If one
-    node lacks it, all nodes wait for that node.
+    Why it matters: without this, every byte goes through host memory: about 10 instead of 180 GB/s in one report. If
+    one node lacks it, all nodes wait for that node.
 
-    Example: node2 was re-imaged, and `modprobe nvidia_peermem` was not run again.
+    Example: node2 was re-imaged, but `modprobe nvidia_peermem` was not run again.
 
     Fix: `modprobe nvidia_peermem`, and a line in /etc/modules-load.d; or the open kernel modules.
 
@@ -85,13 +85,13 @@ def gpudirect_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
     yield failed(
         "GPUDirect RDMA",
         f"no peer-memory module is loaded on {fold(missing)}, and driver {fact.driver} "
-        f"({'open' if fact.open_modules else 'closed'} modules) on Linux {fact.kernel} has no dma-buf as a replacement"
-        + (f"; {len(states) - len(missing)} nodes have one of them" if some else ""),
+        f"({'open' if fact.open_modules else 'closed'} modules) on Linux {fact.kernel} does not support dma-buf "
+        "instead" + (f"; {len(states) - len(missing)} nodes have one of them" if some else ""),
         at=Evidence("GPUDirect RDMA", "no module", "nvidia_peermem or dma-buf", "lsmod | grep peermem", node),
         also=backends(job)[1],
         nodes=tuple(missing),
-        remedy=f"`modprobe nvidia_peermem` on {fold(missing)}, and keep it: "
-        "`echo nvidia_peermem > /etc/modules-load.d/nvidia_peermem.conf`.",
+        remedy=f"`modprobe nvidia_peermem` on {fold(missing)}, and make it permanent: `echo nvidia_peermem > "
+        "/etc/modules-load.d/nvidia_peermem.conf`.",
         run=(root_command("modprobe", "nvidia_peermem", on=missing),),
         certain=some,
     )
@@ -107,25 +107,27 @@ _plan_pci = on_every_node(pci, when=lambda job, fleet: "nccl" in backends(job)[0
 
 @warning_check("PCI001", "acs-redirects-peer-traffic", plan=_plan_pci)
 def acs_redirects(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """On bare metal, no PCI bridge above GPUs or RDMA cards sends traffic between them up to the processor.
+    """On bare metal, no PCI bridge above GPUs or RDMA cards redirects traffic between them to the processor.
 
     What it checks: the request and completion redirect bits of ACS on every bridge above a GPU or an RDMA card.
 
-    Why it matters: traffic between GPUs, or between GPU and card, then leaves its switch: slower by half, and on some
-    machines it hangs or corrupts data.
+    Why it matters: traffic between GPUs, or between GPU and card, then leaves its switch: it is slower by half, and on
+    some machines it hangs or corrupts data.
 
     Example: a firmware update re-enabled ACS; `lspci -vvv` shows `ACSCtl: ... ReqRedir+ CmpltRedir+`.
 
-    Fix: switch ACS off in the firmware, or `setpci -s BRIDGE ECAP_ACS+0x6.w=0000` at every boot.
+    Fix: disable ACS in the firmware, or `setpci -s BRIDGE ECAP_ACS+0x6.w=0000` at every boot.
 
-    Known limits: virtual machines have virtual bridges and need ACS, so they are not judged. Without root the bits
+    Known limits: virtual machines have virtual bridges and need ACS, so they are not judged. Without root, the bits
     cannot be read.
     """
     yield from _pci_undecidable_verdicts(job, facts, "ACS")
     seen = {node: fact for node, fact in facts.observed(pci).items() if _has_peers(fact)}
     virtual_nodes = [node for node, fact in seen.items() if fact.virtual]
     if virtual_nodes:
-        yield not_applicable(f"ACS on {fold(virtual_nodes)}", "a virtual machine: its bridges are not the real ones")
+        yield not_applicable(
+            f"ACS on {fold(virtual_nodes)}", "a virtual machine, whose bridges are not the physical ones"
+        )
     real = {node: fact for node, fact in seen.items() if not fact.virtual}
     hidden = [node for node, fact in real.items() if fact.unreadable and not fact.redirecting]
     if hidden:
@@ -140,8 +142,8 @@ def acs_redirects(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=Evidence("ACS", fold(fact.redirecting, 3), "ReqRedir- CmpltRedir-", "lspci -vvv | grep ACSCtl", node),
             also=backends(job)[1],
             nodes=tuple(bad),
-            remedy=f"Disable ACS in the firmware, or on {fold(bad)}: "
-            f"`setpci -s {fact.redirecting[0]} ECAP_ACS+0x6.w=0000` for each of them, after every boot.",
+            remedy=f"Disable ACS in the firmware, or on {fold(bad)}: `setpci -s {fact.redirecting[0]} "
+            "ECAP_ACS+0x6.w=0000` for each bridge, after every boot.",
         )
     elif real and not hidden:
         yield passed(f"ACS on {len(real)} nodes")
@@ -153,12 +155,12 @@ def iommu_translates(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     What it checks: the type of the IOMMU domains of GPUs and RDMA cards: `identity` (pass-through) or none.
 
-    Why it matters: with translation, traffic between devices goes through the root complex and its tables: slower, and
-    on some platforms peer access hangs.
+    Why it matters: with translation, traffic between devices goes through the root complex and its tables, which is
+    slower, and on some platforms peer access hangs.
 
     Example: a kernel with `amd_iommu=on` and without `iommu=pt`.
 
-    Fix: `iommu=pt` among the kernel's options, or the IOMMU off in the firmware.
+    Fix: add `iommu=pt` to the kernel's options, or disable the IOMMU in the firmware.
 
     Known limits: virtual machines need it and are not judged; the hypervisor's settings are not visible.
     """
@@ -170,7 +172,7 @@ def iommu_translates(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     bad = {node: fact for node, fact in real.items() if any(kind.startswith("DMA") for kind in fact.iommu)}
     if bad:
         node, fact = next(iter(bad.items()))
-        options = " ".join(fact.kernel_options) or "no kernel option applies to it"
+        options = " ".join(fact.kernel_options) or "no kernel option concerns it"
         yield failed(
             "IOMMU",
             f"the IOMMU translates the traffic of GPUs and network cards on {fold(bad)} "
@@ -191,7 +193,7 @@ def _has_peers(fact: Pci) -> bool:
 
 def _pci_undecidable_verdicts(job: Job, facts: Facts, subject: str) -> Iterator[Verdict]:
     if "nccl" not in backends(job)[0]:
-        yield not_applicable(subject, "the job uses no GPUs through NCCL")
+        yield not_applicable(subject, "the job does not use GPUs through NCCL")
         return
     yield from missing_facts(facts, pci, subject)
     if facts.observed(pci) and not any(_has_peers(fact) for fact in facts.observed(pci).values()):
@@ -202,25 +204,25 @@ _plan_memory_nodes = on_every_node(pci, when=lambda job, fleet: "nccl" in backen
 
 
 @warning_check("RDM010", "hca-filter-crosses-sockets", plan=combine_plans(_plan_memory_nodes, plan_rdma))
-@only_if(applicable_demand, "distance of RDMA cards", "the job uses no RDMA, or one machine")
+@only_if(applicable_demand, "RDMA card distance", "the job uses no RDMA, or only one machine")
 def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The job's filter of RDMA devices leaves each GPU a card on its own socket, where the node has one.
+    """The job's filter of RDMA devices selects a card on each GPU's own socket, if the node has one.
 
     What it checks: the memory node (NUMA) of each GPU and of each active RDMA device, with and without the job's filter
     (NCCL_IB_HCA, UCX_NET_DEVICES).
 
-    Why it matters: bytes of a GPU without a near card cross the link between processors, which all such GPUs share:
-    half of the node's network speed, without an error.
+    Why it matters: data of a GPU without a near card crosses the link between processors, which all such GPUs share:
+    half of the node's network speed is lost without an error.
 
     Example: NCCL_IB_HCA=mlx5_0,mlx5_1 names the two cards of memory node 0; GPUs 4 to 7 are on node 1, like mlx5_2 and
     mlx5_3, which are active.
 
-    Fix: name the cards of both sockets, or a prefix of all.
+    Fix: name the cards of both sockets, or a common prefix.
 
-    Known limits: virtual machines often name no memory node; then it is unknown. Cards behind other switches of the
-    same socket count as near. A node without a card on that socket is not judged: the job cannot change it.
+    Known limits: virtual machines often report no memory nodes; then the result is unknown. Cards behind other switches
+    on the same socket count as near. A node without a card on that socket is not judged: the job cannot change it.
     """
-    yield from missing_facts(facts, rdma, "distance of RDMA cards")
+    yield from missing_facts(facts, rdma, "RDMA card distance")
     bad: dict[str, tuple[int, list[str], list[str]]] = {}
     judged = 0
     for node, fact in facts.observed(pci).items():
@@ -230,7 +232,7 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             continue
         near = {fact.numa.get(gpu, -1) for gpu in fact.gpus}
         if -1 in near:
-            yield unknown(f"distance of RDMA cards on {node}", "the firmware names no memory node for its GPUs")
+            yield unknown(f"RDMA card distance on {node}", "the firmware names no memory node for its GPUs")
             continue
         judged += 1
         chosen = _devices_by_memory_node(chosen_ports(job, node, devices.devices), fact)
@@ -243,9 +245,9 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         cards = hca_filter(job, node)
         assert cards is not None
         yield failed(
-            f"distance of RDMA cards on {node}",
-            f"{cards.spelled} leaves {len(far)} GPUs of {node} on memory node {place} ({fold(far, 4)}) without an "
-            f"RDMA card there, though {fold(idle)} {'is' if len(idle) == 1 else 'are'} active there",
+            f"RDMA card distance on {node}",
+            f"with {cards.spelled}, {len(far)} GPUs of {node} on memory node {place} ({fold(far, 4)}) have no RDMA "
+            f"card there, although {fold(idle)} {'is' if len(idle) == 1 else 'are'} active there",
             at=Evidence(
                 "memory nodes",
                 f"no card of {cards.spelled} on memory node {place}",
@@ -257,9 +259,9 @@ def hca_far(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             remedy=f"Add {fold(idle)} to {cards.variable}, or name a prefix that covers the cards of both sockets.",
         )
     if judged and not bad:
-        yield passed(f"distance of RDMA cards on {judged} {'node' if judged == 1 else 'nodes'}")
+        yield passed(f"RDMA card distance on {judged} {'node' if judged == 1 else 'nodes'}")
     elif not judged and facts.observed(rdma):
-        yield not_applicable("distance of RDMA cards", "the job filters no devices, or no node shows GPUs")
+        yield not_applicable("RDMA card distance", "the job filters no devices, or no node has visible GPUs")
 
 
 def _devices_by_memory_node(ports: Sequence[Port], fact: Pci) -> Mapping[int, list[str]]:
@@ -277,7 +279,7 @@ EMPTY = "an empty entry"
 
 @dataclass(frozen=True, slots=True)
 class ChosenGid:
-    """The GID that a port will use; `kind` describes it in words that can be compared between nodes."""
+    """The GID that a port will use; `kind` is a description that can be compared between nodes."""
 
     port: Port
     index: int
@@ -293,7 +295,7 @@ class ChosenGid:
 
     @property
     def is_usable(self) -> bool:
-        """Return whether nodes on other networks can reach the GID: it is of RoCE v2 and routable."""
+        """Return whether nodes on other networks can reach the GID, because it is a routable RoCE v2 address."""
         return self.gid is not None and self.gid.version != 1 and family(self.gid) != "link-local"
 
     @property
@@ -328,7 +330,9 @@ def address(gid: Gid) -> str:
 
 
 def automatic_gid(gids: Sequence[Gid], wanted_family: str = "IPv4", version: int = 2) -> Gid | None:
-    """Return the GID that NCCL 2.21 and later choose: of the family, preferably of the version (ncclIbGetGidIndex)."""
+    """Return the GID that NCCL 2.21 and later choose: of this family, preferably with this version
+    (ncclIbGetGidIndex).
+    """
     valid = [gid for gid in gids if family(gid) == wanted_family]
     for gid in valid:
         if gid.version == version:
@@ -370,23 +374,23 @@ def chosen_gids(job: Job, facts: Facts) -> dict[str, list[ChosenGid]]:
 
 @rdma_check("RDM006", "roce-gid-unusable", severity=Severity.ERROR)
 def gid_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The GID that each RoCE port uses is a routable RoCE v2 address, and of one kind on all nodes.
+    """The GID that each RoCE port uses is a routable RoCE v2 address, and of the same kind on all nodes.
 
     What it checks: the entry that NCCL_IB_GID_INDEX names in the table of every RoCE port in use (UCX_IB_GID_INDEX for
-    UCX), or the one NCCL from 2.21 on chooses; it must not be empty, link-local or of RoCE v1, and must be of
-    the same kind on all nodes.
+    UCX), or the entry that NCCL 2.21 and later choose; it must not be empty, link-local or RoCE v1, and must be of the
+    same kind on all nodes.
 
-    Why it matters: connections are set up over TCP and then time out ("error 12", "ibv_modify_qp failed with error
-    Connection timed out"), on all nodes alike.
+    Why it matters: connections are set up over TCP but then time out ("error 12", "ibv_modify_qp failed with error
+    Connection timed out"), on all nodes.
 
     Example: NCCL_IB_GID_INDEX=3 is ::ffff:10.0.0.4 RoCE v2 on three nodes, and empty on node2, whose interface has no
     IPv4 address.
 
-    Fix: give the interface of the card its address; leave NCCL_IB_GID_INDEX out (NCCL 2.21 and later), or name the
-    index that `show_gids` prints for the RoCE v2 IPv4 address.
+    Fix: assign the card's interface its address; remove NCCL_IB_GID_INDEX (NCCL 2.21 and later), or name the index that
+    `show_gids` prints for the RoCE v2 IPv4 address.
 
-    Known limits: whether the address can be reached is not tested. Some switches carry link-local or version 1 within
-    one segment: if the table holds nothing better and all nodes agree, it is a warning.
+    Known limits: whether the address can be reached is not tested. Some switches forward link-local or version 1 within
+    one segment: if the table has nothing better and all nodes agree, the finding is a warning.
     """
     yield from undecidable_verdicts(job, fleet, facts, "GIDs")
     gids_by_node = chosen_gids(job, facts) if applicable_demand(job, fleet) is not None else {}
@@ -427,7 +431,7 @@ def _finding(
     where, some = next(iter(same_nodes.items()))
     nodes = list(dict.fromkeys(name.split(" on ")[1] for name in same_nodes))
     better = some.usable_alternative
-    rest = ", and something else on the other nodes" if mixed else ""
+    rest = ", but different on the other nodes" if mixed else ""
     hint = f"; index {better.index} is {address(better)}, RoCE v2" if better is not None else ""
     return failed(
         f"GIDs: {kind}",
@@ -435,7 +439,8 @@ def _finding(
         at=Evidence("GID", some.description, "a routable RoCE v2 address", "show_gids", nodes[0]),
         also=claims,
         nodes=nodes,
-        remedy=f"Set NCCL_IB_GID_INDEX={better.index}, if it is the same on all nodes, or exclude it (NCCL 2.21 on)."
+        remedy=f"Set NCCL_IB_GID_INDEX={better.index}, if it is the same on all nodes, or unset the variable (NCCL "
+        "2.21 and newer choose by themselves)."
         if better is not None
         else f"Give the interface of {some.port.device.name} an IPv4 address on {fold(nodes)}"
         + (f" (`ip addr add ... dev {_interface(some)}`)." if _interface(some) else "."),
@@ -457,14 +462,14 @@ def rate_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
     What it checks: rate and link layer of every active port that the job uses, port by port between nodes.
 
-    Why it matters: a cable with a dead lane agrees on a quarter of the rate, and all wait for it; InfiniBand and
-    Ethernet cannot communicate with each other.
+    Why it matters: with a dead lane in a cable, the link negotiates a quarter of the rate, and all wait for it;
+    InfiniBand and Ethernet cannot communicate with each other.
 
     Example: mlx5_0 of node4 runs at 50 Gb/sec (1X HDR), elsewhere at 200 Gb/sec (4X HDR).
 
     Fix: reseat or replace the cable; set the port type of the card as on the other nodes.
 
-    Known limits: without a clear majority nothing is reported: mixed hardware may be intended.
+    Known limits: without a clear majority, nothing is reported: mixed hardware may be intended.
     """
     yield from undecidable_verdicts(job, fleet, facts, "RDMA rates")
     ports = ports_by_node(job, facts) if applicable_demand(job, fleet) is not None else {}
@@ -490,7 +495,7 @@ def rate_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for (text, common, node), names in slow.items():
         yield failed(
             f"RDMA rate of {node}: {fold(names)}",
-            f"{fold(names)} {'runs' if len(names) == 1 else 'run'} at {text} on {node}, on most nodes at {common}",
+            f"{fold(names)} {'runs' if len(names) == 1 else 'run'} at {text} on {node}, but at {common} on most nodes",
             at=Evidence("rate", text, common, f"ibstat {_device(names)}", node),
             remedy=f"Reseat or replace the cable of {fold(names)} on {node}; `mlxlink -d {_device(names)}` shows its "
             "lanes.",
@@ -499,8 +504,8 @@ def rate_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for (kind, common, node), names in layers.items():
         yield failed(
             f"link layer of {node}: {fold(names)}",
-            f"{fold(names)} {'is' if len(names) == 1 else 'are'} {kind} on {node} and {common} on most nodes; they "
-            "cannot communicate with each other",
+            f"{fold(names)} {'is' if len(names) == 1 else 'are'} {kind} on {node} but {common} on most nodes, and "
+            "the two cannot communicate",
             at=Evidence("link layer", kind, common, f"ibstat {_device(names)}", node),
             remedy=f"Set the port type as on the other nodes: `mlxconfig -d {_device(names)} set LINK_TYPE_P1=...`.",
         )
@@ -519,15 +524,14 @@ def link_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     What it checks: link_downed, symbol_error, local_link_integrity_errors and link_error_recovery of each active port
     in use compared with the median of all of them.
 
-    Why it matters: a link that flaps ends a run of days with "error 12" or "transport retry counter exceeded".
+    Why it matters: a flapping link ends a run of several days with "error 12" or "transport retry counter exceeded".
 
-    Example: mlx5_5 of node7 counts 212 lost links; the median is 1.
+    Example: mlx5_5 of node7 has lost its link 212 times; the median is 1.
 
-    Fix: reseat or replace cable and transceiver.
+    Fix: reseat or replace the cable and transceiver.
 
-    Known limits: counters have no date and start again with the driver; fewer than three ports are not compared.
-    Priority flow control and congestion notification are not examined, because each driver keeps these counters
-    elsewhere.
+    Known limits: counters have no date and restart with the driver; fewer than three ports are not compared. Priority
+    flow control and congestion notification are not examined, because each driver keeps these counters elsewhere.
     """
     yield from undecidable_verdicts(job, fleet, facts, "RDMA link errors")
     ports = ports_by_node(job, facts) if applicable_demand(job, fleet) is not None else {}
@@ -545,9 +549,9 @@ def link_errors(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for node, item, counter, count, usual in sick:
         yield failed(
             f"RDMA {counter} of {item.name} on {node}",
-            f"{item.name} on {node} counts {count} {counter}; the median of {len(active)} ports is {usual:g}",
+            f"{item.name} on {node} has {count} {counter}; the median of {len(active)} ports is {usual:g}",
             at=Evidence(counter, str(count), f"{usual:g}", f"perfquery; cat {_counter(item, counter)}", node),
-            remedy=f"Reseat or replace cable and transceiver of {item.name} on {node}.",
+            remedy=f"Reseat or replace the cable and transceiver of {item.name} on {node}.",
         )
     if active and not sick:
         yield passed(f"RDMA link errors of {len(active)} ports")
@@ -559,18 +563,19 @@ def _counter(item: Port, counter: str) -> str:
 
 @rdma_check("RDM005", "rdma-firmware-differs", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 def firmware_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """RDMA cards of one kind that the job uses have one firmware version.
+    """The RDMA cards of one model that the job uses have the same firmware version.
 
-    What it checks: the firmware of the devices that the job's filter leaves, compared among cards of one board id.
+    What it checks: the firmware of the devices that the job's filter selects, compared between cards with the same
+    board id.
 
-    Why it matters: versions differ in congestion control, adaptive routing and known bugs; the one node with the old
-    one is slow or drops out under load.
+    Why it matters: versions differ in congestion control, adaptive routing and known bugs; a node with an old version
+    is slow or fails under load.
 
     Example: 28.33.0751 on node9, 28.39.1002 on 31 nodes.
 
     Fix: flash the card of the reported node, and reset it.
 
-    Known limits: without a clear majority nothing is reported.
+    Known limits: without a clear majority, nothing is reported.
     """
     yield from undecidable_verdicts(job, fleet, facts, "RDMA firmware")
     ports = ports_by_node(job, facts) if applicable_demand(job, fleet) is not None else {}
@@ -589,11 +594,11 @@ def firmware_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         nodes = list(dict.fromkeys(name.split(" on ")[1] for name in parts.odd))
         yield failed(
             f"RDMA firmware of {board or 'the cards'}",
-            f"cards of one kind ({board or 'board unknown'}) have different firmware: {fold(parts.odd)} "
+            f"cards of the same model ({board or 'board unknown'}) have different firmware: {fold(parts.odd)} "
             f"{version}; {len(parts.agreeing)} have {parts.common}",
             at=Evidence("firmware", version, parts.common, "ibstat | grep -E 'CA|Firmware'", nodes[0]),
             nodes=nodes,
-            remedy=f"Update {fold(parts.odd)} to {parts.common} (`mlxfwmanager`), and reset the card.",
+            remedy=f"Update {fold(parts.odd)} to {parts.common} (`mlxfwmanager`), and reset the cards.",
         )
     if versions and not odd:
         yield passed(f"RDMA firmware of {len(ports)} nodes")

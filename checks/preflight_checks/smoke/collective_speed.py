@@ -58,9 +58,9 @@ class Straggler:
 
 @dataclass(frozen=True, slots=True)
 class Paces:
-    """The ranks with a measured pace, the slow ones among them, and slow exchanges on busy hosts.
+    """The ranks with a measured speed, the slow ones among them, and slow exchanges on busy hosts.
 
-    If most ranks wait for a processor (`busy`), times of exchanges mean nothing.
+    If most ranks wait for a processor (`busy`), the times of exchanges are meaningless.
     """
 
     reports: tuple[tuple[str, RankReport], ...]
@@ -70,7 +70,7 @@ class Paces:
 
 
 def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
-    """Return the pace of these ranks, each with its node; none is slow if there is no majority."""
+    """Return the speed of these ranks, each with its node; without a majority, none is slow."""
     timed = [(node, report) for node, report in reports if len(report.windows) >= 2]
     if len(timed) < MIN_RANKS:
         return Paces(tuple(timed), (), False, ())
@@ -89,18 +89,18 @@ def paces_of(reports: Iterable[tuple[str, RankReport]]) -> Paces:
 def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
     """No rank computes or communicates far more slowly than the others.
 
-    What it checks: before and after the training steps every rank times local work, less the wait for a processor that
-    others used, and exchanges with changing partners. A rank is named if it is an outlier in both windows: compared
-    with the median of all ranks and its deviation (MAD). The work is the same for all, so a larger batch or shard makes
-    no rank slow here; findings mention unequal work in the job's files and data.
+    What it checks: before and after the training steps, every rank times local work, excluding waits for a processor
+    that others used, and exchanges with changing partners. A rank is named if it is an outlier in both windows:
+    compared with the median of all ranks and its deviation (MAD). The work is the same for all, so a larger batch or
+    shard does not make a rank slow here; findings mention unequal work in the job's files and data.
 
     Why it matters: all ranks wait for the slowest at every step. A node that is half as fast makes the whole job half
-    as fast, and since every rank's step takes equally long, none stands out.
+    as fast, and because every rank's step takes the same time, none stands out.
 
-    Example: rank 5 on node-f takes 3.1 times as long as the median rank for the same work; a control group held it
-    back for 62 % of the time.
+    Example: rank 5 on node-f takes 3.1 times as long as the median rank for the same work; a control group throttled it
+    for 62 % of the time.
 
-    Fix: compare clocks, power limits, cooling and limits of processors on the named node with another.
+    Fix: compare clocks, power limits, cooling and CPU limits on the named node with another node.
 
     Known limits: a short test of one size; three ranks or more. If most ranks wait for a processor, exchanges are
     inconclusive.
@@ -108,13 +108,13 @@ def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[V
     paces = paces_of(run.reports)
     reports, straggling = paces.reports, paces.named
     if len(reports) < MIN_RANKS:
-        yield not_applicable("pace of the ranks", f"{len(reports)} ranks are too few for a comparison")
+        yield not_applicable("speed of the ranks", f"{len(reports)} ranks are too few for a comparison")
         return
     if paces.inconclusive:
         waits = statistics.median(_waited_share(report) for _, report in reports)
         yield unknown(
             f"exchanges of {fold(item.node for item in paces.inconclusive)}",
-            f"inconclusive: hosts busy (half of the ranks waited {waits:.0%} of the time or more for a processor)",
+            f"inconclusive: hosts busy (half of the ranks waited for a processor {waits:.0%} of the time or more)",
         )
     by_rank = {report.rank: report for _, report in reports}
     uneven = unequal_work(job, fleet, facts)
@@ -123,13 +123,17 @@ def straggler(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[V
     if not straggling:
         times = sorted(computing_s(report.windows[0]) or 0.0 for _, report in reports)
         yield passed(
-            f"pace of {len(reports)} ranks: {times[0] * 1e3:.2g} to {times[-1] * 1e3:.2g} ms for one piece of work"
-            + (f"; the machines are alike, but the job's own work is not: {'; '.join(uneven)}" if uneven else "")
+            f"speed of {len(reports)} ranks: {times[0] * 1e3:.2g} to {times[-1] * 1e3:.2g} ms for the same work"
+            + (
+                f"; the machines are equally fast, but the job's own work is uneven: {'; '.join(uneven)}"
+                if uneven
+                else ""
+            )
         )
 
 
 def computing_s(window: Window) -> float | None:
-    """Return the median time, in seconds, of one piece of local work in this window."""
+    """Return the median time, in seconds, of a unit of local work in this window."""
     return statistics.median(window.compute_s) if window.compute_s else None
 
 
@@ -150,7 +154,7 @@ def _stragglers(
     *,
     least_s: float = 0.0,
 ) -> list[Straggler]:
-    """Return the ranks whose pace is an outlier in every window."""
+    """Return the ranks whose speed is an outlier in every window."""
     times: dict[int, list[float]] = {}
     odd: dict[int, int] = {}
     windows = min(len(report.windows) for _, report in reports)
@@ -191,15 +195,15 @@ def _straggler_finding(
     else:
         cause = f"took {first.factor:.1f} times as long as the median rank for the same work, in both windows"
     if least_held_back > THROTTLED_SHARE:
-        cause += f"; a control group's quota held it back for {least_held_back:.0%} of the time"
+        cause += f"; a control group's CPU quota throttled it for {least_held_back:.0%} of the time"
     paces = ", ".join(f"{(computing_s(window) or 0.0) * 1e3:.3g} ms" for window in report.windows)
     return failed(
         f"{ranks} on {node}",
         f"{ranks} on {node} {cause}; every step of the job would wait for it"
-        + (f". It is not what makes the job's own work unequal: {'; '.join(uneven)}" if uneven else ""),
+        + (f". The job's own work is uneven for another reason: {'; '.join(uneven)}" if uneven else ""),
         at=Evidence(
             FACT,
-            f"{paces} for one piece of work on {report.device}, {waiting_share:.0%} of the time without a processor",
+            f"{paces} for the same work on {report.device}, {waiting_share:.0%} of the time without a processor",
             "as long as on the other ranks",
             node=node,
         ),
@@ -221,7 +225,7 @@ def unequal_work(job: Job, fleet: Fleet, facts: Facts) -> tuple[str, ...]:
 
 
 def _unequal_claims(job: Job, fleet: Fleet) -> Iterator[str]:
-    """Yield the claims of sizes of a step that the linted files set differently for different nodes."""
+    """Yield the claims about sizes of a step that the linted files set differently for different nodes."""
     for quantity in _QUANTITIES:
         for scope in scopes(job):
             stated = {
@@ -238,7 +242,7 @@ def _unequal_claims(job: Job, fleet: Fleet) -> Iterator[str]:
 def _unequal_copies(job: Job, facts: Facts) -> Iterator[str]:
     for file, name, who in odd_sizes(job, facts):
         if _STEP_SIZES.search(name.rpartition(".")[2]):
-            yield f"{name} in the nodes' own copies of {file} is {who.description} (BAT030)"
+            yield f"{name} in the nodes' copies of {file} is {who.description} (BAT030)"
 
 
 def _unequal_data(job: Job, fleet: Fleet, facts: Facts) -> Iterator[str]:
@@ -278,15 +282,15 @@ def collectives_slow(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Ite
     """Collectives reach the bandwidth of the links between the nodes.
 
     What it checks: bus bandwidth (by nccl-tests' formula) of all-reduce, all-gather, reduce-scatter, all-to-all and
-    broadcast at a small and a large message, the median of several calls; that of a large all-reduce compared with the
-    slowest link, measured over TCP in the link stage.
+    broadcast with a small and a large message, as the median of several calls; that of a large all-reduce is compared
+    with the slowest link, which the link stage measures over TCP.
 
     Why it matters: training steps wait for collectives, which may use another network card or transport than the link
     measurements.
 
-    Example: all_reduce of 16 MiB runs at 0.11 GB/s; the slowest link carried 9.2 Gbit/s.
+    Example: all_reduce of 16 MiB runs at 0.11 GB/s, but the slowest link carried 9.2 Gbit/s.
 
-    Fix: see SMK013 first (the card that carried the bytes), then choose the interface (GLOO_SOCKET_IFNAME,
+    Fix: see SMK013 first (the network card that was used), then select the interface (GLOO_SOCKET_IFNAME,
     NCCL_SOCKET_IFNAME) and compare with nccl-tests.
 
     Known limits: a short test of one message size; with more ranks than cores, or on busy nodes, it is inconclusive.
@@ -306,7 +310,7 @@ def collectives_slow(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Ite
     slowest = slowest_direction(facts, {node for node, _ in measured}) if is_multi_node(fleet) else None
     world_size = measured[0][1].world_size
     if large is None or slowest is None or large.message_bytes // world_size < MIN_PART_BYTES:
-        yield passed(f"bus bandwidth, not judged: {summary}")
+        yield passed(f"bus bandwidth, for information: {summary}")
         return
     mbps, pair = slowest
     reached = large.bytes_per_s * 8 / 1e6
@@ -316,18 +320,18 @@ def collectives_slow(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Ite
     nodes = tuple(dict.fromkeys(node for node, _ in measured))
     yield failed(
         f"bus bandwidth of {count(world_size)}",
-        f"an all_reduce of {_size(large.message_bytes)} moves {format_rate(reached)} over each link, though the "
-        f"slowest link between two nodes ({pair[0]} to {pair[1]}) carried {format_rate(mbps)} over TCP; expected "
+        f"an all_reduce of {_size(large.message_bytes)} moves only {format_rate(reached)} over each link, although "
+        f"the slowest link between two nodes ({pair[0]} to {pair[1]}) carried {format_rate(mbps)} over TCP; expected "
         f"at least {format_rate(mbps / SLOW_FACTOR)}",
         at=Evidence(FACT, summary, f">= {format_rate(mbps / SLOW_FACTOR)} for all_reduce", node=measured[0][0]),
         nodes=nodes,
-        remedy="See SMK013 for the network card that carried it; choose the interface with GLOO_SOCKET_IFNAME or "
+        remedy="See SMK013 for the network card that was used; select the interface with GLOO_SOCKET_IFNAME or "
         "NCCL_SOCKET_IFNAME, and compare with nccl-tests or the link checks between single nodes.",
     )
 
 
 def speeds_of(reports: Reports) -> tuple[CollectiveSpeed, ...]:
-    """Return each collective at each size, from the slowest rank, which the others wait for."""
+    """Return each collective at each size, from the slowest rank, for which the others wait."""
     found: dict[tuple[str, int], CollectiveSpeed] = {}
     for _, report in reports:
         for timed in report.sweep.timed:
@@ -362,7 +366,7 @@ def _missing_reason(reports: Reports) -> str:
 
 
 def _inconclusive_reason(reports: Reports, facts: Facts) -> str:
-    """Return why times do not reflect the network; empty if they do."""
+    """Return why the times do not reflect the network; empty if they do."""
     if reports[0][1].backend != "gloo":
         return ""
     cores = {node: _cores(node, report, facts) for node, report in reports}
@@ -374,7 +378,8 @@ def _inconclusive_reason(reports: Reports, facts: Facts) -> str:
     if waits and statistics.median(waits) > BUSY_COLLECTIVE_SHARE:
         load = max(report.sweep.load for _, report in reports)
         return (
-            f"host busy: half of the ranks waited {statistics.median(waits):.0%} of the time or more (load {load:.1f})"
+            f"host busy: half of the ranks waited for a processor {statistics.median(waits):.0%} of the time or more "
+            f"(load {load:.1f})"
         )
     return ""
 
@@ -423,40 +428,44 @@ class Fabric:
 )
 @gated_by(complete_run)
 def collectives_below_fabric(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
-    """An all-reduce over NCCL reaches a share of what NVSwitch or the network cards carry.
+    """An all-reduce over NCCL reaches a share of what NVSwitch or the network cards can carry.
 
     What it checks: bus bandwidth of a large all-reduce. On one node it is compared with the NVLinks of each GPU to its
-    NVSwitches, between nodes with the line rates that the node's own ports report, for the ports in NCCL's log, at most
-    one for each rank. A quarter and a fifth of the peak must be reached.
+    NVSwitches, between nodes with the line rates that the node's ports report, for the ports in NCCL's log, at most one
+    per rank. A quarter and a fifth of the peak must be reached, respectively.
 
-    Why it matters: where every link is equally slow, nothing stands out. A fabric at a tenth of its speed makes every
-    step wait, on all nodes alike.
+    Why it matters: if every link is equally slow, nothing stands out. A fabric at a tenth of its speed makes every step
+    wait, on all nodes.
 
     Example: all_reduce of 256 MiB moves 9 GB/s over eight 400 Gbit/s ports of each node, which carry 400 GB/s.
 
-    Fix: SMK012 names the transport; then compare with nccl-tests, and see the speed of ports and switches (RDM003).
+    Fix: SMK012 names the transport; then compare with nccl-tests, and check the speed of ports and switches (RDM003).
 
-    Known limits: one short message. GPUs joined without NVSwitch, groups too large for the message, and virtual cards
-    that report no speed are not judged.
+    Known limits: only one short message is used. GPUs that are connected without NVSwitch, groups too large for the
+    message, and virtual cards that report no speed are not judged.
     """
     measured = [(node, report) for node, report in run.reports if report.sweep.timed]
     if not measured or {report.backend for _, report in measured} != {"nccl"}:
-        yield not_applicable("fabric of the collectives", "no collective was timed over NCCL")
+        yield not_applicable("collective bandwidth of the fabric", "no collective was timed over NCCL")
         return
     speeds = [speed for speed in speeds_of(measured) if speed.operation == ALL_REDUCE]
     large = max(speeds, key=lambda speed: speed.message_bytes, default=None)
     world_size = measured[0][1].world_size
     if large is None or large.message_bytes // world_size < MIN_PART_BYTES:
-        yield not_applicable("fabric of the collectives", "no message was large enough for its number of ranks")
+        yield not_applicable(
+            "collective bandwidth of the fabric", "no message was large enough for its number of ranks"
+        )
         return
     fabric = _fabric(job, facts, measured)
     shown = f"all_reduce of {large.message_bytes / 2**20:.3g} MiB moves {large.bytes_per_s / 1e9:.3g} GB/s"
     if fabric.unknown:
-        yield unknown("fabric of the collectives", f"{fabric.unknown}; {shown} over {fabric.what}")
+        yield unknown("collective bandwidth of the fabric", f"{fabric.unknown}; {shown} over {fabric.what}")
         return
     least = fabric.peak * fabric.share
     if large.bytes_per_s >= least:
-        yield passed(f"fabric of the collectives: {shown} over {fabric.what}, peak {fabric.peak / 1e9:.4g} GB/s")
+        yield passed(
+            f"collective bandwidth of the fabric: {shown} over {fabric.what}, peak {fabric.peak / 1e9:.4g} GB/s"
+        )
         return
     yield _finding(measured, fabric, least, shown)
 
@@ -466,7 +475,7 @@ def _finding(measured: Reports, fabric: Fabric, least: float, shown: str) -> Ver
     via = fold(dict.fromkeys(kind for _, report in measured for kind in report.transport.nccl.via)) or "unknown"
     return failed(
         f"fabric of {count(measured[0][1].world_size)}",
-        f"an {shown} over {fabric.what}, and {fabric.weakest} can carry {fabric.peak / 1e9:.4g} GB/s; expected at "
+        f"an {shown} over {fabric.what}, but {fabric.weakest} can carry {fabric.peak / 1e9:.4g} GB/s; expected at "
         f"least {least / 1e9:.3g} GB/s ({fabric.share:.0%})",
         at=Evidence(
             FACT,
@@ -476,8 +485,8 @@ def _finding(measured: Reports, fabric: Fabric, least: float, shown: str) -> Ver
             nodes[0],
         ),
         nodes=nodes,
-        remedy="See SMK012 and SMK013 for what carried it, and RDM003 for slow ports; compare with `all_reduce_perf` "
-        "of nccl-tests, first on one node, then on two.",
+        remedy="See SMK012 and SMK013 for the transport and network cards that were used, and RDM003 for slow "
+        "ports; compare with `all_reduce_perf` of nccl-tests, first on one node, then on two.",
     )
 
 
@@ -492,7 +501,7 @@ def _fabric(job: Job, facts: Facts, measured: Reports) -> Fabric:
         return _rdma_fabric(job, facts, measured, nodes)
     if sockets == {True}:
         return _socket_fabric(facts, measured, nodes)
-    return Fabric("an unknown network", unknown="neither NCCL nor a counter shows the network")
+    return Fabric("an unknown network", unknown="neither NCCL nor a counter shows which network was used")
 
 
 def _node_fabric(job: Job, facts: Facts) -> Fabric:
@@ -531,7 +540,7 @@ def _rdma_fabric(job: Job, facts: Facts, measured: Reports, nodes: Sequence[str]
 
 
 def _socket_fabric(facts: Facts, measured: Reports, nodes: Sequence[str]) -> Fabric:
-    """Return the physical interfaces in NCCL's log as the fabric, by the speed that each reports."""
+    """Return the physical interfaces in NCCL's log as the fabric, with the speed that each reports."""
     limits: list[tuple[float, str, str]] = []
     for node in nodes:
         used = set().union(*(report.transport.nccl.devices for name, report in measured if name == node))

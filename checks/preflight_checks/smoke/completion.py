@@ -82,17 +82,17 @@ def injected_fault_not_named(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
 
     What it checks: with `preflight smoke --inject-fault kill:worker1` and the like, one process of the run damages
     itself. The verdict must name exactly that process: a death within 3 s, a stop within 8 s, wrong results and delays
-    by the end of the run. Findings of other checks caused by the fault count as information.
+    by the end of the run. Findings of other checks that the fault causes are informational.
 
-    Why it matters: it proves that on this site faults are detected through its nodes, network and limits, and shows
+    Why it matters: this proves that faults are detected at this site, with its nodes, network and limits, and shows
     what the report looks like.
 
     Example: `--inject-fault stop:rank2`: rank 2 on node-c was stopped at 4.1 s, and rank 0 on node-a was named.
 
     Fix: inspect the process that was named instead, and the load of the machine that preflight runs on.
 
-    Known limits: a run with an injected fault is not a verdict about the nodes. Delays are visible only if others wait
-    for the slow process, which asynchronous modes do not do.
+    Known limits: a run with an injected fault is not a verdict on the nodes. Delays are visible only if others wait for
+    the slow process, which asynchronous modes do not do.
     """
     fault = fleet.smoke_options.injected_fault
     if fault is None:
@@ -101,7 +101,7 @@ def injected_fault_not_named(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     applied = applied_fault(fleet, facts)
     run: GroupRun = run_of(job, facts) if no_server_run_reason(job, fleet) else server_run_of(job, facts)
     if not run.records:
-        yield unknown("injected fault", "the smoke run did not take place", required=True)
+        yield unknown("injected fault", "the smoke run did not start", required=True)
     elif applied is None:
         yield unknown(
             "injected fault", f"no process could run {fault.option_text}: {_participants(run)} took part", required=True
@@ -109,7 +109,9 @@ def injected_fault_not_named(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
     elif applied.at_s is None:
         what = f"; {run.culprit.because}" if run.culprit is not None else ""
         yield unknown(
-            f"injected fault {fault.option_text}", f"{applied.title} ended before the fault{what}", required=True
+            f"injected fault {fault.option_text}",
+            f"{applied.title} ended before the fault was injected{what}",
+            required=True,
         )
     else:
         yield _fault_verdict(job, fleet, facts, run, applied, applied.at_s)
@@ -154,8 +156,8 @@ def _replacement_verdict(run: ServerRun, applied: AppliedFault, at_s: float, beg
     backup = run.replaced[applied.rank]
     who = f"{backup.name} on {backup.node}" if backup is not None else "a backup worker"
     if after_s <= REPLACED_S:
-        return passed(f"{began}; {who} took its place {after_s:.1f} s later")
-    seen = f"{who} took its place {after_s:.1f} s later"
+        return passed(f"{began}; {who} replaced it {after_s:.1f} s later")
+    seen = f"{who} replaced it {after_s:.1f} s later"
     return _missed_fault_verdict(applied, f"{began}, and {seen}; expected at most {REPLACED_S:g} s", seen)
 
 
@@ -164,12 +166,12 @@ def _missed_fault_verdict(applied: AppliedFault, message: str, seen: str) -> Ver
         f"injected fault {applied.fault.option_text}",
         message,
         at=Evidence("injected fault", seen, f"{applied.title} is named", node=applied.node, at_s=applied.at_s),
-        remedy="Check what was named instead, and the load of the machine that runs preflight.",
+        remedy="Check which process was named instead, and the load of the machine that runs preflight.",
     )
 
 
 def _result_finding(job: Job, fleet: Fleet, facts: Facts, applied: AppliedFault) -> str:
-    """Return the finding of a result check about the fault; empty if none names its target."""
+    """Return a result check's finding about the fault; empty if none names its target."""
     name = f"{applied.role} {applied.index}"
     # With the injected fault, the checks would note in each message that the finding is expected.
     as_usual = replace(fleet, smoke_options=replace(fleet.smoke_options, injected_fault=None))
@@ -206,7 +208,7 @@ def _last_to_enter(run: GroupRun, least_s: float) -> Counter[str]:
 
 
 def _awaited_members(run: ServerRun, applied: AppliedFault) -> str:
-    """Return, in words, how long others waited for the fault's target; empty if that does not show the delay."""
+    """Return a description of how long others waited for the fault's target; empty if that does not show the delay."""
     if applied.role == "worker":
         waited_s: dict[int, float] = {}
         for _, server in run.servers:
@@ -215,7 +217,7 @@ def _awaited_members(run: ServerRun, applied: AppliedFault) -> str:
         others = [seconds for index, seconds in waited_s.items() if index != applied.index]
         own = waited_s.get(applied.index, 0.0)
         if others and min(others) > own + _DELAYS * DELAY_S["worker"]:
-            return f"the other workers waited {min(others):.1f} s for it, while it waited {own:.1f} s for them"
+            return f"the other workers waited {min(others):.1f} s for it, but it waited {own:.1f} s for them"
         return ""
     by_server: dict[int, float] = {}
     for _, worker in run.workers:
@@ -244,7 +246,7 @@ def _group_name(job: Job, nodes: Group) -> str:
 
 
 def suspects_of(run: SmokeRun) -> tuple[str, ...] | None:
-    """Return the nodes of uncertain culprits, which may only wait for others; None if no trial is needed."""
+    """Return the nodes of uncertain culprits, which may only be waiting for others; None if no trial is needed."""
     culprit = run.culprit
     if culprit is None or culprit.kind != "stuck":
         return None
@@ -282,12 +284,14 @@ def plan_trials(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _lasted_s(run: SmokeRun) -> float:
-    """Return how long the run lasted until its hang was known, in seconds."""
+    """Return how long the run lasted until its hang was detected, in seconds."""
     return decision_time(run.events, run.records) - min(record.started_s for record in run.records)
 
 
 def _extent(run: SmokeRun) -> dict[str, object]:
-    """Return how far a trial goes: past the phase of the hang, because a shorter trial would show nothing about it."""
+    """Return how far a trial goes: past the phase of the hang, because a shorter trial would not show anything about
+    it.
+    """
     phase = run.culprit.phase if run.culprit is not None else ""
     if rank_events.position(phase) >= rank_events.position(rank_events.EXACT):
         return {"steps": run.records[0].request.params.get("steps", STEPS)}
@@ -296,7 +300,7 @@ def _extent(run: SmokeRun) -> dict[str, object]:
 
 
 def trials(job: Job, facts: Facts) -> dict[frozenset[str], bool | None]:
-    """Return the result of each tried group: whether it passed; None if the trial did not start or did not end."""
+    """Return the result of each tried group: whether it passed; None if the trial did not start or finish."""
     groups: dict[str, tuple[set[str], list[bool | None]]] = {}
     for row in facts.each(run_rank):
         if row.asked.group.startswith(_prefix(job)):
@@ -311,7 +315,7 @@ def trials(job: Job, facts: Facts) -> dict[frozenset[str], bool | None]:
 
 
 def _failed_or_unknown(facts: Facts, group: str) -> bool | None:
-    """Return False for a trial that hung or failed; None for one that was cut off before that was clear."""
+    """Return False for a trial that hung or failed; None for a trial that was cut off before this was clear."""
     culprit = group_run_of(facts, group).culprit
     return None if culprit is None or culprit.kind == UNFINISHED else False
 
@@ -338,23 +342,23 @@ def describe(answer: Answer) -> str:
     count = f"{answer.trials} smaller {'group' if answer.trials == 1 else 'groups'} tried"
     if answer.kind == "nodes":
         each = "hangs" if len(answer.nodes) == 1 else "hang each"
-        text = f"{count}: {names} {each} also with an otherwise healthy node"
+        text = f"{count}: {names} {each} even with a healthy node"
     elif answer.kind == "between":
-        text = f"{count}: {names} hang together, and each of them works with another node"
+        text = f"{count}: {names} hang together, but each of them works with another node"
     elif answer.kind == "group":
-        text = f"{count}: {names} hang on their own, and no smaller group that was tried does"
+        text = f"{count}: {names} hang as a group, and no smaller group that was tried does"
     elif answer.kind == "whole":
-        smaller = f"{count}: none of them hangs, and " if answer.trials else ""
+        smaller = f"{count}: none of these hangs, but " if answer.trials else ""
         text = f"{smaller}all nodes together hang again"
     elif answer.kind == "every":
-        text = f"{count}: every one of them hangs, so none shows which node is at fault"
+        text = f"{count}: all of them hang, so they do not show which node is at fault"
     elif answer.kind == "none":
-        smaller = f"{count}: none of them hangs, and " if answer.trials else ""
+        smaller = f"{count}: none of these hangs, and " if answer.trials else ""
         text = f"{smaller}all nodes together completed when tried again: the fault may be intermittent"
     else:
         parts = [f"{' and '.join(group) if len(group) < 3 else fold(group)} hang together" for group in answer.hanging]
         parts += [f"{fold(answer.sound)} completed one"] if answer.sound else []
-        text = f"{count}: {', '.join(parts)}" if parts else "no trial of a smaller group ended"
+        text = f"{count}: {', '.join(parts)}" if parts else "no trial with a smaller group finished"
     notes = [
         f"{what}: {fold([_group_text(group) for group in groups], 4)}"
         for what, groups in (("not finished", answer.unfinished), ("not tried", answer.untried))
@@ -374,12 +378,12 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     """Every rank of a short training run on the job's nodes completes.
 
     What it checks: one rank for each GPU that the job uses on each node (without GPUs as many as a Gloo job starts, at
-    most one per core, else one per node) joins at the job's own master endpoint, sums known tensors and trains ten
-    steps, in the job's own interpreter and environment. If not all complete, the rank that the others wait for is
+    most one per core, otherwise one per node) joins at the job's own master endpoint, sums known tensors and trains ten
+    steps, in the job's own interpreter and environment. If some do not complete, the rank that the others wait for is
     named: missing, dead, stopped, stuck, or lost with its node. If the ranks do not explain a hang, smaller groups are
-    tried for as long again (--smoke-deadline): halves of the nodes until the smallest hanging group is found; or
-    suspects together, the others without them, and each with another node; all nodes again if none of these hangs.
-    Groups that were not tried or not finished are named.
+    tried for the same time again (--smoke-deadline): halves of the nodes until the smallest hanging group is found; or
+    the suspects together, the others without them, and each suspect with another node; or all nodes again if none of
+    these hangs. Groups that were not tried or not finished are named.
 
     Why it matters: a rank that is missing or stuck leaves all others silent for up to 30 minutes, and none of
     their messages names it.
@@ -387,7 +391,7 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     Example: rank 3 on node-b was killed by SIGKILL (out of memory) while summing; ranks 0 to 2 lost their
     connections because of it.
 
-    Fix: inspect the named node and rank first; the evidence contains its stack or last output.
+    Fix: examine the named node and rank first; the evidence contains its stack or last output.
 
     Known limits: the model is small; memory and bandwidth of the real job are not tested. Not every group of nodes is
     tried, so a fault may involve more nodes than the smallest hanging group, or fewer.
@@ -425,7 +429,9 @@ def rank_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     undecided = _undecided_nodes(run, run.culprit, answer)
     if undecided:
         text = (
-            "no group completed the smoke run with it" if len(undecided) == 1 else "no group completed with any of them"
+            "no group completed the smoke run with this node"
+            if len(undecided) == 1
+            else "no group completed with any of these nodes"
         )
         yield unknown(f"smoke run: {fold(undecided)}", text, nodes=undecided, required=True)
 
@@ -438,7 +444,9 @@ def _is_cleared(run: SmokeRun, culprit: Culprit, answer: Answer) -> bool:
 
 
 def _protocol_difference_verdict(run: SmokeRun, culprit: Culprit, differing: Mapping[str, Sequence[str]]) -> Verdict:
-    """Return the verdict on ranks that use different protocols: the first to hang or crash need not have the fault."""
+    """Return the verdict on ranks that use different protocols, of which the first to hang or crash need not be at
+    fault.
+    """
     names, nodes = fold(differing), tuple(dict.fromkeys(node for found in differing.values() for node in found))
     where = (
         f"on {fold(nodes)}" if len(nodes) < len({record.request.node for record in run.records}) else "between nodes"
@@ -449,7 +457,7 @@ def _protocol_difference_verdict(run: SmokeRun, culprit: Culprit, differing: Map
         at=Evidence(FACT, observed_state(culprit), "every rank completes", node=culprit.node, at_s=culprit.since_s),
         also=(*details(run, culprit, FACT), *run.claims),
         nodes=nodes,
-        remedy=f"Give {names} the same value on every node, then run again.",
+        remedy=f"Set {names} to the same value on every node, then run again.",
         waits_at=_WAITS_AT.get(culprit.kind, ""),
     )
 
@@ -463,7 +471,7 @@ def _undecided_nodes(run: SmokeRun, culprit: Culprit, answer: Answer | None) -> 
 
 
 def _nodes(run: SmokeRun, answer: Answer | None) -> tuple[str, ...]:
-    """Return the nodes to name: those found by the trials, else those found by the run."""
+    """Return the nodes to name: those that the trials found, or else those that the run found."""
     if answer is not None and answer.kind in ("nodes", "between", "group", "whole"):
         return answer.nodes
     if answer is None or answer.kind != "open":
@@ -478,11 +486,11 @@ def _summary(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> str:
     nodes = len({node for node, _ in run.reports})
     where = f"{count(report.world_size)} on {f'{nodes} nodes' if nodes > 1 else 'one node'}"
     paddle = f"{report.framework} over " if report.framework.startswith("paddle") else ""
-    return f"smoke run: {where}, {paddle}{report.backend} ({plan.ranks_reason}; met at {plan.meeting.source})"
+    return f"smoke run: {where}, {paddle}{report.backend} ({plan.ranks_reason}; rendezvous at {plan.meeting.source})"
 
 
 _REMEDIES = {
-    "missing": "Find out why no rank starts on {node}: check the interpreter and the environment of the job there.",
+    "missing": "Find out why no rank starts on {node}: check the job's interpreter and environment there.",
     "stopped": "Continue or end the stopped process on {node} (kill -CONT), and find out what stopped it.",
     "stuck": "Read the stack of the rank on {node} in the evidence: it shows what the rank waits for.",
     "lost-node": "Check whether {node} is still running and reachable.",
@@ -501,8 +509,8 @@ def _culprit_finding(run: SmokeRun, culprit: Culprit, answer: Answer | None) -> 
         remedy = remedy_for_dead(run, culprit)
     if culprit.rank is None and culprit.kind == "stuck":
         remedy = (
-            "Check the path between the nodes: MTU for large packets, firewalls for high ports, and the interface that"
-            " each rank chose. The link checks test each pair separately."
+            "Check the path between the nodes: MTU for large packets, firewalls for high ports, and the interface "
+            "that each rank uses. The link checks test each pair separately."
         )
     subject = f"rank {culprit.rank} on {culprit.node}" if culprit.rank is not None else "smoke run"
     waiting = (
@@ -523,18 +531,18 @@ def _culprit_finding(run: SmokeRun, culprit: Culprit, answer: Answer | None) -> 
 
 @smoke_check("SMK004", "master-endpoint-unusable", severity=Severity.ERROR)
 def master_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Rank 0 can listen on the master port, and all ranks reach it there and through the process group.
+    """Rank 0 can listen on the master port, and all ranks can reach it there and through the process group.
 
-    What it checks: rank 0 binds the port before torch is imported; every rank dials it with plain TCP from
-    inside the job context, so that refused, dropped and unresolvable are distinguished; and no rank advertises
-    loopback to the others.
+    What it checks: rank 0 binds the port before torch is imported; every rank connects to it with plain TCP from inside
+    the job context, so that refused, dropped and unresolvable are distinguished; and no rank advertises loopback to the
+    others.
 
     Why it matters: all of these look the same in torch: silence, then a timeout that names no rank.
 
     Example: rank 0 on node-a must be the master, but cannot listen on port 29500: Address already in use.
 
-    Fix: end what holds the port or choose another one; open the port between the nodes; give every node a
-    name that resolves to an address the others can reach, or choose an interface.
+    Fix: end the process that uses the port or choose another port; open the port between the nodes; make every node's
+    name resolve to an address that the others can reach, or select an interface.
 
     Known limits: none known.
     """
@@ -548,7 +556,7 @@ def master_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         dialled = [e for e in run.events if e.data.get("event") == "dial" and e.data.get("result") == "open"]
         if run.complete or len({e.request_key for e in dialled}) == len(run.records):
             meeting = plan_of(job, fleet, facts).meeting
-            yield passed(f"master endpoint: {meeting.spelling} reached by {count(len(run.records))}")
+            yield passed(f"master endpoint: {meeting.spelling}, reached by {count(len(run.records))}")
         else:
             yield unknown("master endpoint", "blocked by SMK001: not all ranks reached this phase")
         return
@@ -562,7 +570,7 @@ def master_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[V
         also=run.claims,
         nodes=run.nodes,
         remedy=(
-            f"Check what holds port {plan.meeting.port} on {culprit.node} (ss -ltnp), whether the port is open between "
-            f"the nodes, and what {plan.meeting.host} resolves to on each node."
+            f"Check which process uses port {plan.meeting.port} on {culprit.node} (ss -ltnp), whether the port is "
+            f"open between the nodes, and what {plan.meeting.host} resolves to on each node."
         ),
     )

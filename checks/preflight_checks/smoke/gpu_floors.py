@@ -1,4 +1,4 @@
-"""Checks of each GPU by itself: its speed compared with what its model reaches, and products with known bits."""
+"""Checks of each GPU by itself: its speed compared with what its model reaches, and matrix products with known bits."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ APPLICATION_CLOCKS, POWER_CAP, SYNC_BOOST = 0x2, 0x4, 0x10
 LOW_CLOCK = 0.85
 _UNITS = {MEMORY: "GB/s", TO_DEVICE: "GB/s", TO_HOST: "GB/s", TO_PEER: "GB/s"}
 _NAMES = {
-    MEMORY: "copies in its memory",
+    MEMORY: "copies within its memory",
     TO_DEVICE: "copies from the host",
     TO_HOST: "copies to the host",
     TO_PEER: "copies to the next GPU",
@@ -53,7 +53,7 @@ _COMMAND = "nvidia-smi -q -d CLOCK,PERFORMANCE,POWER,TEMPERATURE"
 
 @dataclass(frozen=True, slots=True)
 class RankGpu:
-    """The GPU of one rank, on its node; `sharing` ranks of the run use it."""
+    """The GPU of one rank, on its node; `sharing` is the number of ranks that use it."""
 
     node: str
     rank: int
@@ -63,14 +63,14 @@ class RankGpu:
 
     @property
     def label(self) -> str:
-        """The node, the device as torch counts, and its address."""
+        """The node, torch's number of the device, and its address."""
         number = self.device.split(" ")[0].removeprefix("cuda:")
         return f"{self.node} GPU {number}" + (f" ({self.gpu.pci})" if self.gpu.pci else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """A figure below its floor."""
+    """A speed below its lower limit."""
 
     at: RankGpu
     speed: Speed
@@ -83,18 +83,19 @@ def gpu_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Each GPU multiplies matrices and moves its memory about as fast as its model can.
 
     What it checks: the best of several products of random matrices in fp32, TF32, bf16, fp16 and fp8, and of copies
-    within the card's memory, on each GPU by itself; compared with a share of the model's published peak. Clocks, their
-    reasons, power and temperature are read meanwhile, and the finding quotes them.
+    within the card's memory, on each GPU by itself; compared with a share of the model's published peak. Clocks and
+    their reasons, power and temperature are read at the same time, and the finding quotes them.
 
-    Why it matters: if all GPUs are equally slow, comparing them shows nothing. A fleet with clocks set low, or a power
-    cap left over from a test, costs that share of every hour.
+    Why it matters: if all GPUs are equally slow, comparing them shows nothing. Clocks that are set low, or a power cap
+    left over from a test, cost that share of every hour.
 
-    Example: GPU 3 of node-b reaches 310 TFLOP/s in bf16, and an H100 at least 494; its power is capped at 350 W of 700.
+    Example: GPU 3 of node-b reaches 310 TFLOP/s in bf16, but an H100 reaches at least 494; its power is capped at 350 W
+    of 700.
 
     Fix: compare clocks, power limit and cooling with the message, and reset settings that differ from the card's own.
 
-    Known limits: a test of a second, and floors far below the peak: ten per cent less is found by comparison with other
-    ranks (SMK005). An unlisted card, and one that others used meanwhile, is unknown.
+    Known limits: the test lasts a second, and its limits are far below the peak: a loss of ten per cent is found by
+    comparison with other ranks (SMK005). An unlisted card, or a card that others used at the same time, is unknown.
     """
     yield from _judge(job, fleet, facts, "GPU speed", (*PRODUCTS, MEMORY), _own_floor)
 
@@ -103,25 +104,25 @@ def gpu_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 def gpu_copies_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Copies between each GPU, its host and the next GPU are about as fast as the links between them.
 
-    What it checks: copies of 128 MiB from and to page-locked memory, by one rank of a node at a time, compared with
-    half of what card and slot support (PCIe generation and lanes by NVML); copies to the next GPU, compared with half
-    of the NVLinks that are up between the two.
+    What it checks: copies of 128 MiB from and to page-locked memory, by one rank per node at a time, compared with half
+    of what the card and slot support (PCIe generation and lanes according to NVML); copies to the next GPU, compared
+    with half of the active NVLinks between the two.
 
-    Why it matters: batches, offloaded optimizer states and checkpoints pass this link. A card that came up with 8 of 16
+    Why it matters: batches, offloaded optimizer states and checkpoints use this link. A card that came up with 8 of 16
     lanes, or in the wrong generation, keeps working.
 
     Example: copies to GPU 5 of node-c reach 6 GB/s: its link runs at PCIe generation 5 with 2 of 16 lanes.
 
-    Fix: `nvidia-smi -q` shows the link under load; reseat the card or riser, and see whether the ranks run near it.
+    Fix: `nvidia-smi -q` shows the link under load; reseat the card or riser, and check whether the ranks run near it.
 
-    Known limits: without NVML's view of the link the card's own connector is the measure, and a lower figure is
+    Known limits: without NVML's data about the link, the card's own connector is the reference, and a lower speed is
     unknown. Copies between GPUs without NVLink depend on the board and are only reported.
     """
     yield from _judge(job, fleet, facts, "GPU copies", (TO_DEVICE, TO_HOST, TO_PEER), _copy_floor)
 
 
 def gpus_of(job: Job, facts: Facts) -> list[RankGpu]:
-    """Return the measured GPUs of all ranks; none in recordings of older versions, with paddle, and on processors."""
+    """Return the measured GPUs of all ranks; none in recordings of older versions, with paddle, or on processors."""
     measured = [
         (node, report, report.gpu)
         for node, report in run_of(job, facts).reports
@@ -137,7 +138,7 @@ def gpus_of(job: Job, facts: Facts) -> list[RankGpu]:
 
 
 def _card(node: str, gpu: GpuReport) -> str:
-    """Return the identity of the card: its unique name, else its address on the node; empty if both are unknown."""
+    """Return the identity of the card: its unique name, or else its address on the node; empty if both are unknown."""
     return gpu.state.uuid or (f"{node} {gpu.pci}" if gpu.pci else "")
 
 
@@ -177,7 +178,7 @@ def _judge(
             continue
         speeds = [speed for speed in gpu.speeds if speed.what in kinds]
         if row is None:
-            reason = f"no expected figures are known for {gpu.model}; it reached {_format_speeds(speeds)}"
+            reason = f"no expected speeds are known for {gpu.model}; it reached {_format_speeds(speeds)}"
             unknowns.setdefault(reason, []).append(item.label)
             continue
         floors = [(speed, floor) for speed in speeds if (floor := floor_of(item, row, speed.what)) is not None]
@@ -205,25 +206,25 @@ def _judge(
 
 
 def _excuse(item: RankGpu, shortfalls: Sequence[Shortfall]) -> str:
-    """Return why figures below the floor are not the card's fault; empty if they are."""
+    """Return why speeds below the limit are not the card's fault; empty if they are."""
     gpu = item.gpu
     figures = _format_speeds([entry.speed for entry in shortfalls])
     if item.sharing > 1:
-        return f"{item.sharing} ranks shared the GPU, and it reached {figures}"
+        return f"{item.sharing} ranks shared the GPU; it reached {figures}"
     if gpu.in_use:
         used = max(gpu.before.utilization_percent or 0, gpu.after.utilization_percent or 0)
         others = gpu.before.processes or gpu.after.processes or 0
         who = f"{others} other {'process' if others == 1 else 'processes'}" if others else "another program"
         return (
-            f"the GPU was in use by {who} ({used} % busy while this rank did nothing), so the figures show what was "
-            f"left of it: {figures}"
+            f"the GPU was also used by {who} ({used} % busy while this rank was idle), so the speeds are only what "
+            f"was left: {figures}"
         )
     if gpu.before.utilization_percent is None and gpu.after.utilization_percent is None:
         why = gpu.state.problem or "NVML does not report it"
-        return f"whether others used the GPU is unknown ({why}), and it reached {figures}"
+        return f"whether others used the GPU is unknown ({why}); it reached {figures}"
     over_pcie = all(entry.speed.what in (TO_DEVICE, TO_HOST) and entry.by_pcie for entry in shortfalls)
     if over_pcie and None in (gpu.state.pcie_generation_max, gpu.state.pcie_width_max):
-        return f"NVML does not show what card and slot support, and it reached {figures}"
+        return f"NVML does not show what the card and slot support; it reached {figures}"
     return ""
 
 
@@ -265,7 +266,7 @@ def _evidence(entry: Shortfall) -> Evidence:
 
 
 def _cause(entry: Shortfall) -> tuple[str, str]:
-    """Return the explanation of the figure from NVML's values during the measurement, and the remedy."""
+    """Return the explanation of the speed, from NVML's values during the measurement, and the remedy."""
     node, state = entry.at.node, entry.at.gpu.state
     if entry.speed.what in (TO_DEVICE, TO_HOST):
         return _link_cause(node, state)
@@ -276,7 +277,7 @@ def _cause(entry: Shortfall) -> tuple[str, str]:
             f"On {node}: `nvidia-smi nvlink -s` and `nvidia-smi topo -p2p n`; check ACS and the IOMMU (PCI001).",
         )
     if state.problem or not state.samples:
-        return f"its clocks are unknown ({state.problem or 'no sample'})", f"Look at clocks and power on {node}."
+        return f"its clocks are unknown ({state.problem or 'no sample'})", f"Check clocks and power on {node}."
     bits, held_bits = state.reasons or 0, state.held_reasons or 0
     heat = f" at {state.temperature_c} °C" if state.temperature_c is not None else ""
     clocks = f"it ran at {state.clock_mhz} of {state.clock_max_mhz} MHz"
@@ -287,32 +288,32 @@ def _cause(entry: Shortfall) -> tuple[str, str]:
     limit, own = state.power_limit_w, state.power_limit_default_w
     if limit is not None and own is not None and limit < 0.95 * own:
         return (
-            f"{clocks}, its power is limited to {limit:.0f} W of {own:.0f} W",
-            f"On {node}: `nvidia-smi -pl {own:.0f}`, unless the limit is meant.",
+            f"{clocks} because its power is limited to {limit:.0f} W of {own:.0f} W",
+            f"On {node}: `nvidia-smi -pl {own:.0f}`, unless the limit is intended.",
         )
     application, top = state.clock_application_mhz, state.clock_max_mhz
     if bits & APPLICATION_CLOCKS or (application is not None and top and application < LOW_CLOCK * top):
         return (
-            f"{clocks}, application clocks are set to {application} MHz",
-            f"On {node}: `nvidia-smi -rac` and `nvidia-smi -rgc`, unless these clocks are meant.",
+            f"{clocks} because application clocks are set to {application} MHz",
+            f"On {node}: `nvidia-smi -rac` and `nvidia-smi -rgc`, unless these clocks are intended.",
         )
     if bits & HW_SLOWDOWN:
         return f"{clocks} because of a hardware slowdown", f"Check power and cooling of {node}."
     if held_bits & SYNC_BOOST:
-        return f"{clocks}, held to the clocks of its group", f"On {node}: look for the slowest GPU of the group."
+        return f"{clocks}, limited to the clocks of its group", f"Find the slowest GPU of the group on {node}."
     if held_bits & POWER_CAP and state.clock_mhz is not None and top and state.clock_mhz < LOW_CLOCK * top:
         return (
-            f"{clocks} at its power limit of {limit or 0:.0f} W",
-            f"Compare power and cooling of {node} with a node that is faster.",
+            f"{clocks}, at its power limit of {limit or 0:.0f} W",
+            f"Compare power and cooling of {node} with a faster node.",
         )
     if state.clock_mhz is not None and top and state.clock_mhz < LOW_CLOCK * top:
         return (
-            f"{clocks}, and NVML gives no reason: clocks may be locked",
+            f"{clocks}, and NVML gives no reason: the clocks may be locked",
             f"On {node}: `nvidia-smi -rgc`, then measure again.",
         )
     return (
         f"clocks ({state.clock_mhz} of {state.clock_max_mhz} MHz) and temperature{heat} are normal",
-        f"Compare driver and torch of {node} with a node that is faster; if they are the same, have the card tested.",
+        f"Compare the driver and torch of {node} with those of a faster node; if they are equal, have the card tested.",
     )
 
 
@@ -320,22 +321,22 @@ def _link_cause(node: str, state: GpuState) -> tuple[str, str]:
     now, most = (state.pcie_generation, state.pcie_width), (state.pcie_generation_max, state.pcie_width_max)
     known = f"PCIe generation {now[0]} with {now[1]} lanes"
     if None in now or None in most:
-        return "its PCIe link is unknown", f"On {node}: `nvidia-smi -q` while data is copied."
+        return "its PCIe link is unknown", f"Run `nvidia-smi -q` on {node} while data is copied."
     if now != most:
         return (
-            f"its link ran at {known}, of generation {most[0]} with {most[1]} lanes that card and slot support",
-            f"Reseat card and riser of {node}, and compare the slot's settings in the firmware.",
+            f"its link ran at {known}, but the card and slot support generation {most[0]} with {most[1]} lanes",
+            f"Reseat the card and riser of {node}, and compare the slot's firmware settings.",
         )
     return (
-        f"its link ran at {known}, as it should",
-        f"On {node}: see whether the rank runs on a processor near the card (`nvidia-smi topo -m`), and check the "
+        f"its link ran at {known}, as expected",
+        f"On {node}, check whether the rank runs on a processor near the card (`nvidia-smi topo -m`), and check the "
         "IOMMU and ACS (PCI001).",
     )
 
 
 def _state(state: GpuState) -> str:
     if state.problem or not state.samples:
-        return state.problem or "no samples of clocks"
+        return state.problem or "no samples of the clocks"
     return (
         f"{state.clock_mhz} of {state.clock_max_mhz} MHz, {state.power_w or 0:.0f} of {state.power_limit_w or 0:.0f} "
         f"W, {state.temperature_c} °C, clock reasons 0x{state.reasons or 0:x}, PCIe generation "
@@ -360,7 +361,7 @@ def _format_speeds(speeds: Sequence[Speed]) -> str:
 
 
 def _ranges(devices: Sequence[RankGpu], kinds: Sequence[str]) -> str:
-    """Return the lowest and the highest figure of each kind."""
+    """Return the lowest and highest speed of each kind."""
     parts = []
     for what in kinds:
         seen = [speed.best for item in devices for speed in item.gpu.speeds if speed.what == what]
@@ -372,19 +373,21 @@ def _ranges(devices: Sequence[RankGpu], kinds: Sequence[str]) -> str:
 
 @smoke_check("SMK016", "gpu-computes-wrongly", severity=Severity.ERROR)
 def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Matrix multiplication on each GPU gives exactly the known bits, each time.
+    """Matrix multiplication on each GPU gives exactly the known bits every time.
 
     What it checks: products of integers in fp32, TF32, bf16 and fp16, whose sums are exact in any order, up to 40 times
     each; every element is compared with the value computed on the host.
 
-    Why it matters: a GPU that computes wrongly raises no error. The loss drifts or spikes days later, and nothing
+    Why it matters: a GPU that computes wrong results raises no error. The loss drifts or spikes days later, and nothing
     points to the card.
 
-    Example: in 2 of 40 products in bf16 on GPU 6 of node-d one element has a flipped bit.
+    Example: in 2 of 40 bf16 products on GPU 6 of node-d, one element has a flipped bit.
 
-    Fix: take the node out of the job, and run the maker's diagnosis (`dcgmi diag -r 4`) on the card before it returns.
+    Fix: remove the node from the job, and run the vendor's diagnosis (`dcgmi diag -r 4`) on the card before using it
+    again.
 
-    Known limits: a second of one pattern. Faults that need heat, hours or another instruction may not show.
+    Known limits: the test runs one pattern for a second. Faults that need heat, hours or other instructions may not
+    show.
     """
     if (yield from complete_run(job, fleet, facts)) is None:
         return
@@ -404,10 +407,12 @@ def gpu_wrong(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         else:
             good.append(item)
     for reason, labels in open_reasons.items():
-        yield unknown(f"exact products of {fold(labels)}", reason)
+        yield unknown(f"exact matrix products of {fold(labels)}", reason)
     if good:
         count = sum(item.gpu.exact.elements for item in good)
-        yield passed(f"exact products of {len(good)} {'GPU' if len(good) == 1 else 'GPUs'}: {count} elements compared")
+        yield passed(
+            f"exact matrix products of {len(good)} {'GPU' if len(good) == 1 else 'GPUs'}: {count} elements compared"
+        )
 
 
 def _wrong_product_finding(item: RankGpu, products: Sequence[WrongProduct]) -> Verdict:
@@ -415,10 +420,11 @@ def _wrong_product_finding(item: RankGpu, products: Sequence[WrongProduct]) -> V
     turns = item.gpu.exact.turns.get(first.precision, 0)
     others = list(dict.fromkeys(entry.precision for entry in products if entry.precision != first.precision))
     return failed(
-        f"exact products of {item.label}",
-        f"{item.label} computes wrongly: in repetition {first.turn} of {turns} of a product in {first.precision}, "
-        f"element ({first.row}, {first.column}) is {first.got}, expected exactly {first.expected}; {first.wrong} of "
-        f"{first.elements} elements are wrong" + (f" (also in {fold(others)})" if others else ""),
+        f"exact matrix products of {item.label}",
+        f"{item.label} computes wrong results: in repetition {first.turn} of {turns} of a matrix product in "
+        f"{first.precision}, element ({first.row}, {first.column}) is {first.got}, expected exactly "
+        f"{first.expected}; {first.wrong} of {first.elements} elements are wrong"
+        + (f" (also in {fold(others)})" if others else ""),
         at=Evidence(
             FACT,
             f"{first.got} (bits {first.flipped_bits} differ), {item.gpu.model} {item.gpu.state.uuid}",
@@ -431,6 +437,6 @@ def _wrong_product_finding(item: RankGpu, products: Sequence[WrongProduct]) -> V
             for entry in products[1:6]
         ],
         processes=(f"rank {item.rank}",),
-        remedy=f"Take {item.node} out of the job, and run `dcgmi diag -r 4` on GPU {item.gpu.pci or item.label}; "
-        "replace the card if anything is found, or if this recurs.",
+        remedy=f"Remove {item.node} from the job, and run `dcgmi diag -r 4` on GPU {item.gpu.pci or item.label}; "
+        "replace the card if that finds a fault or if this recurs.",
     )

@@ -99,7 +99,7 @@ DEADLINE_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class MeetingPoint:
-    """Where the ranks meet, and whether that is the job's own; with `any_port`, each run picks a free port."""
+    """The rendezvous of the ranks, and its source; with `any_port`, each run chooses a free port."""
 
     host: str
     port: int
@@ -109,7 +109,7 @@ class MeetingPoint:
 
     @property
     def spelling(self) -> str:
-        """The endpoint under a name that is the same in every run of the job."""
+        """Return the endpoint for display: the same in every run, so a free port appears without its number."""
         return f"{self.host}, a free port" if self.any_port else f"{self.host}:{self.port}"
 
 
@@ -117,8 +117,8 @@ class MeetingPoint:
 class Plan:
     """The plan of the smoke run of a job.
 
-    `reason` says why the job has no smoke run. `sharding` holds the claims that shard the model over ranks, `pipeline`
-    the plan of pipeline stages, `backend` what all ranks communicate over.
+    `reason` is why the job has no smoke run. `sharding` contains the claims that shard the model over ranks, `pipeline`
+    the plan of pipeline stages, `backend` the backend of all ranks.
     """
 
     ranks_per_node: int
@@ -141,7 +141,7 @@ def not_planned(job: Job, fleet: Fleet) -> str:
 
 
 def plan_of(job: Job, fleet: Fleet, facts: Facts) -> Plan:
-    """Return the number of ranks on each node, their rendezvous, and the claims for both."""
+    """Return the number of ranks per node, their rendezvous, and the claims for both."""
     ranks, reason, claims = ranks_per_node(job, fleet, facts)
     meeting = _meeting_point(job, fleet, facts)
     sharding = sharding_claims(job)
@@ -218,14 +218,14 @@ def ranks_of(
 
 
 def _meeting_point(job: Job, fleet: Fleet, facts: Facts) -> MeetingPoint:
-    """Return the job's own endpoint if its files name it; else the node of rank 0 and the default port."""
+    """Return the job's own endpoint if its files name it, or else the node of rank 0 and the default port."""
     master = fleet.nodes[0]
     endpoint = _endpoint(job)
     claims = endpoint.claims if endpoint is not None else ()
     port, port_source, free = _port(job, fleet, facts, endpoint)
     if nodes_share_machine(fleet):
         return MeetingPoint(
-            "127.0.0.1", port, f"loopback, since all nodes are this machine, and {port_source}", claims, free
+            "127.0.0.1", port, f"loopback, because all nodes are this machine, and {port_source}", claims, free
         )
     if endpoint is not None and endpoint.host:
         at = owner(fleet, endpoint)
@@ -234,19 +234,21 @@ def _meeting_point(job: Job, fleet: Fleet, facts: Facts) -> MeetingPoint:
                 return MeetingPoint(endpoint.host, port, f"{endpoint.what} as written in the job", claims, free)
             substitute = f"the job's {endpoint.host} is {at.name}, which does not run rank 0"
             return MeetingPoint(
-                address_of(job, master, facts), port, f"{substitute}; rank 0's node instead", claims, free
+                address_of(job, master, facts), port, f"{substitute}, so rank 0's node is used", claims, free
             )
     source = f"the address of rank 0's node and {port_source}"
     return MeetingPoint(address_of(job, master, facts), port, source, claims, free)
 
 
 def _port(job: Job, fleet: Fleet, facts: Facts, endpoint: Endpoint | None) -> tuple[int, str, bool]:
-    """Return the port that the files name; else a free port if all nodes are one machine, else the default port."""
+    """Return the port that the files name, or else a free port if all nodes are one machine, or else the default
+    port.
+    """
     given = endpoint.port if endpoint is not None else 0
     named = endpoint is not None and endpoint.named
     free = free_ports_of(job, fleet, facts) if not (given and named) else ()
     if free:
-        return free[0], "a port that is free there", True
+        return free[0], "a free port there", True
     return (given, "the job's port", False) if given else (MASTER_PORT, "torch's default port", False)
 
 
@@ -259,8 +261,8 @@ def _interface(job: Job, node: Node, facts: Facts, backend: Backend) -> tuple[st
     """Return the interface for a rank on `node` if the job's filters do not apply to the smoke run's backend, and
     whether a filter of the job selects it.
 
-    The filters of an NCCL job do not apply to Gloo where that replaces it. A job without a filter gets none for its own
-    backend, and NCCL is never given one that no filter selects, so that their real behaviour is tested.
+    The filters of an NCCL job do not apply to Gloo if that replaces NCCL. A job without a filter gets no interface for
+    its own backend, and NCCL never gets one that no filter selects, so that their real behaviour is tested.
     """
     seen = facts.of(interfaces, node.name)
     observed: tuple[Interface, ...] = tuple(seen.value.interfaces) if isinstance(seen, Observed) else ()
@@ -294,7 +296,7 @@ class GroupRun:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """The nodes to name: that of the culprit and those with the same fault; all nodes without a culprit."""
+        """The nodes to name: the culprit's and those with the same fault; all nodes if there is no culprit."""
         by_rank = {member.rank: member.node for member in self.members}
         if self.culprit is None or self.culprit.rank is None:
             return tuple(dict.fromkeys(by_rank[rank] for rank in sorted(by_rank)))
@@ -303,7 +305,7 @@ class GroupRun:
 
 
 def group_run_of(facts: Facts, group: str) -> GroupRun:
-    """Return the recorded run of this group, and its culprit if it failed."""
+    """Return the recorded run of this group, with its culprit if it failed."""
     records = tuple(facts.records_of(group=group))
     keys = {record.request.key for record in records}
     events = tuple(event for event in facts.events() if event.request_key in keys)
@@ -323,13 +325,13 @@ def group_run_of(facts: Facts, group: str) -> GroupRun:
 
 
 def observed_state(culprit: Culprit) -> str:
-    """Return the observed state of the culprit, in a few words."""
+    """Return a short description of the observed state of the culprit."""
     phase = f"after phase {culprit.phase}" if culprit.phase else "before its first phase"
     return f"{culprit.kind} {phase}, during {culprit.doing}" if culprit.doing else f"{culprit.kind} {phase}"
 
 
 def details(run: GroupRun, culprit: Culprit, fact: str) -> Iterator[Evidence]:
-    """Yield the culprit's stack, else its last output; without a culprit, the stack of the first member."""
+    """Yield the culprit's stack, or else its last output; without a culprit, the stack of the first member."""
     wanted = culprit.rank if culprit.rank is not None else min(member.rank for member in run.members)
     view = build_views(run.members, run.events, run.records, began_s=0.0)[wanted]
     if view.stacks.strip():
@@ -348,18 +350,18 @@ _KILLED = (-9, 137)
 
 
 def remedy_for_dead(run: GroupRun, culprit: Culprit) -> str:
-    """Return the remedy for a process that ended by itself; only SIGKILL points to a lack of memory."""
+    """Return the remedy for a process that ended on its own; only SIGKILL points to a lack of memory."""
     ended = next((record.unavailable for record in run.records if record.request.key == culprit.key), None)
     if ended is not None and ended.exit_code in _KILLED:
         return (
-            f"Check {culprit.node}: SIGKILL usually comes from the out-of-memory killer (dmesg), or from a scheduler's "
-            "memory limit."
+            f"Check {culprit.node}: SIGKILL usually comes from the out-of-memory killer (dmesg), or from the "
+            "scheduler's memory limit."
         )
     if ended is not None and ended.exit_code is None and not ended.detail.strip():
-        return f"Check {culprit.node}: the error that its process reported says why it ended."
+        return f"Check {culprit.node}: the error that its process reported shows why it ended."
     if ended is not None and not ended.detail.strip():
-        return f"Check {culprit.node}: the process printed nothing before it ended; run it there by hand."
-    return f"Check {culprit.node}: the process's last output, in the evidence, says why it ended."
+        return f"Check {culprit.node}: the process printed nothing before it ended; run it there manually."
+    return f"Check {culprit.node}: the process's last output, in the evidence, shows why it ended."
 
 
 def stack_of(text: str) -> str:
@@ -391,7 +393,7 @@ class SmokeRun(GroupRun):
 
 
 def run_of(job: Job, facts: Facts) -> SmokeRun:
-    """Return the smoke run of `job`, and its culprit if it failed."""
+    """Return the smoke run of `job`, with its culprit if it failed."""
     group = f"smoke {job.name}"
     seen = tuple(s for s in facts.each(run_rank) if s.asked.group == group)
     run = group_run_of(facts, group)
@@ -432,7 +434,7 @@ def obstacles(run: GroupRun) -> dict[str, str]:
 
 
 def incomplete_run_verdict(job: Job, fleet: Fleet, run: SmokeRun) -> Verdict | None:
-    """Return the verdict of result checks if some ranks have no result; None if all have one."""
+    """Return the verdict of result checks if some ranks have no result; None if all have a result."""
     early = missing_run_verdict(job, fleet, run)
     if early is not None and not early.required:
         return early

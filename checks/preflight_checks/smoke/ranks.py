@@ -1,4 +1,4 @@
-"""The ranks of a smoke run (number on each node, sharding, backend, framework), and the fault that a user injects."""
+"""The ranks of a smoke run (number per node, sharding, backend, framework), and the fault that a user injects."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class AppliedFault:
 def with_injected_fault(
     requests: Sequence[Request], fault: InjectedFault | None, roles: Sequence[str]
 ) -> Iterator[Request]:
-    """Yield the requests of a run (with their `roles`), with the fault injected into its target."""
+    """Yield the requests of a run (with `roles`), with the fault injected into its target."""
     number = _target_index(fault, roles) if fault is not None else None
     for place, request in enumerate(requests):
         if fault is None or place != number:
@@ -92,7 +92,9 @@ def _reports(event: EventRecord, key: str) -> bool:
 
 
 def may_fail_by_injection(*kinds: str) -> Callable[[Judge], Judge]:
-    """Make findings by these injected faults informational; `kill`, `stop`, `delay` only on the target's node."""
+    """Make findings that these injected faults cause informational; for `kill`, `stop` and `delay`, only on the
+    target's node.
+    """
 
     def decorate(judge: Judge) -> Judge:
         @functools.wraps(judge)
@@ -116,7 +118,10 @@ def _is_caused_by(verdict: Verdict, applied: AppliedFault) -> bool:
 def _as_expected(verdict: Verdict, applied: AppliedFault) -> Verdict:
     message = f"as expected of the injected fault {applied.fault.option_text}: {verdict.message}"
     return replace(
-        verdict, message=message, severity=Severity.INFO, remedy="Nothing: this fault was injected on request."
+        verdict,
+        message=message,
+        severity=Severity.INFO,
+        remedy="No action is needed: this fault was injected on request.",
     )
 
 
@@ -127,8 +132,8 @@ _SHARDING_STAGE = 3
 def ranks_per_node(job: Job, fleet: Fleet, facts: Facts) -> tuple[int, str, tuple[Claim, ...]]:
     """Return the number of ranks that the job starts, limited by the GPUs of every node (for Gloo jobs, by the cores).
 
-    Returns the number, the reason, and the claims that state it. Without GPUs, a GPU job trains with one rank per
-    node: more would only take turns.
+    Returns the number, the reason, and the claims that give it. Without GPUs, a GPU job trains with one rank per node,
+    because more would only take turns.
     """
     rank_count, claims = 1, ()  # type: int, tuple[Claim, ...]
     for scope in scopes(job):
@@ -211,14 +216,14 @@ NCCL, GLOO, AUTO = "nccl", "gloo", "auto"
 
 @dataclass(frozen=True, slots=True)
 class Backend:
-    """The backend that every rank is started with.
+    """The backend with which every rank is started.
 
     Args:
         name: `nccl`, `gloo`, or `auto`: the ranks agree on one, because the facts about their GPUs are missing.
         why: the reason, for display.
         claims: the claims that request a backend or GPUs; empty if there are none.
         untested: why this backend is not the one that the job requests; empty if it is.
-        by_option: whether the user chose it, by `--smoke-backend`.
+        by_option: whether the user chose it with `--smoke-backend`.
     """
 
     name: str = AUTO
@@ -229,7 +234,8 @@ class Backend:
 
 
 def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
-    """Return the backend of all ranks: the user's choice, else the job's, else the one that every node has GPUs for.
+    """Return the backend of all ranks: the user's choice, or else the job's, or else the one for which every node has
+    GPUs.
 
     Args:
         ranks: the number of ranks per node.
@@ -254,7 +260,7 @@ def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
     if asked_name:
         return Backend(asked_name, f"{title(asked_name)} as the job requests", claims)
     if unknown:
-        return Backend(AUTO, f"NCCL if every rank has a GPU, which is not known of {fold(unknown)}", claims)
+        return Backend(AUTO, f"NCCL if every rank has a GPU, which is unknown for {fold(unknown)}", claims)
     short = [node for node, count in usable.items() if count < ranks]
     if not short:
         return Backend(NCCL, "NCCL, because every rank has a GPU", claims)
@@ -262,8 +268,8 @@ def backend_of(job: Job, fleet: Fleet, facts: Facts, ranks: int) -> Backend:
     untested = ""
     if len(short) < len(usable) and {NCCL, GLOO} <= names:
         untested = (
-            f"the job uses NCCL or Gloo, and {fold(short)} {has_or_have(short)} too few GPUs for NCCL: if each rank "
-            "decides by the GPUs that it finds, they never meet"
+            f"the job uses NCCL or Gloo, but {fold(short)} {has_or_have(short)} too few GPUs for NCCL: if each rank "
+            "chooses the backend by the GPUs that it finds, the ranks never connect"
         )
     elif names and not names & {NCCL, GLOO}:
         untested = f"the job's backend {fold(sorted(names))} was not tested"
@@ -301,10 +307,10 @@ _REFERENCE_ONLY_MODES = ("ssp",)
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """The framework that every process is started with.
+    """The framework with which every process is started.
 
     Args:
-        name: `paddle`, or empty: torch if the interpreter has it, else paddle.
+        name: `paddle`; or empty for torch if the interpreter has it, otherwise paddle.
         untested: why it is not the one that the job trains with; empty if it is.
     """
 
@@ -329,12 +335,12 @@ def framework_of(job: Job, fleet: Fleet, facts: Facts) -> Framework:
     if len(known) < len(package_facts) or not known:
         return Framework()
     return Framework(
-        "", f"the job trains with Paddle, which is not installed on {fold(known)}: the same was run in torch instead"
+        "", f"the job trains with Paddle, which is not installed on {fold(known)}: the run used torch instead"
     )
 
 
 def trains_with_paddle(job: Job) -> bool:
-    """Return whether a launcher, or the script, is Paddle's."""
+    """Return whether a launcher or the script belongs to Paddle."""
     return any(launch.launcher in _LAUNCHERS for launch in job.launches) or any(True for _ in _paddle_claims(job))
 
 

@@ -1,4 +1,4 @@
-"""Checks that the training run computed the right values: ranks agree, stages and steps match the expected ones."""
+"""Checks that the training run computed correct values: ranks agree, and stages and steps match the expected values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ StageReport = tuple[str, int, str, PipelineReport]
 
 @requests_for(run_rank)
 def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Yield the requests of the smoke run, if its ranks become stages."""
+    """Yield the requests of the smoke run, if its ranks become pipeline stages."""
     if fleet.nodes and not plan_of(job, fleet, facts).pipeline.reason:
         yield from plan_smoke(job, fleet, facts)
 
@@ -52,17 +52,17 @@ def _plan(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every stage of a pipeline receives, computes and sends exactly the expected values.
 
-    What it checks: if the job splits its model into pipeline stages and the ranks divide evenly, the ranks of the
-    smoke run become stages (1F1B, up to eight microbatches) and send activations and gradients to each other. Each
-    message, each result, the summed gradients and the weights are compared bit by bit. One step runs without a flush:
-    a backward pass must then use the weights of its forward pass although newer ones exist (weight stashing).
+    What it checks: if the job splits its model into pipeline stages and the ranks divide evenly, the ranks of the smoke
+    run become stages (1F1B, up to eight microbatches) and send activations and gradients to each other. Each message,
+    each result, the summed gradients and the weights are compared bit for bit. One step runs without a flush: a
+    backward pass must then use the weights of its forward pass although newer weights exist (weight stashing).
 
-    Why it matters: a lost, duplicated or swapped microbatch gives no error. Point-to-point messages take different
+    Why it matters: a lost, duplicated or swapped microbatch causes no error. Point-to-point messages take different
     paths through the network and the library from collectives.
 
     Example: stage 1 (rank 1 on node-b), microbatch 2: received activations from rank 0 are all zero.
 
-    Fix: inspect the link between the two named nodes; if a stage's own results are wrong, test its memory and GPU.
+    Fix: check the link between the two named nodes; if a stage's own results are wrong, test its memory and GPU.
 
     Known limits: a small linear model; eight microbatches at most. It does not run with Paddle.
     """
@@ -75,7 +75,7 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     if not wrong:
         compared = sum(report.compared for *_, report in stage_reports)
         yield passed(
-            f"pipeline of {first.stages} stages, {first.schedule}: {compared} messages and results compared bit by bit"
+            f"pipeline of {first.stages} stages, {first.schedule}: {compared} messages and results compared bit for bit"
         )
         return
     nodes_by_rank = {rank: node for node, rank, _, _ in stage_reports}
@@ -92,9 +92,9 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
         also=[_evidence(node, rank, fault) for node, rank, fault in wrong[1:8]],
         nodes=nodes,
         remedy=(
-            f"Test the link between {fold(nodes)}: the cards, and the transport that the library uses."
+            f"Test the link between {fold(nodes)}: the network cards, and the transport that the library uses."
             if len(nodes) > 1
-            else f"Test memory and GPU of {fold(nodes)}, and compare its torch with the other nodes'."
+            else f"Test the memory and GPU of {fold(nodes)}, and compare its torch with the other nodes'."
         ),
     )
 
@@ -103,19 +103,19 @@ def wrong_pipeline_result(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
 def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No stage of a pipeline takes far longer than the others for the same work.
 
-    What it checks: each stage times the forward and the backward pass of each microbatch, the same work on all of
-    them; its time is the median, the better of two steps. A stage is named if it takes twice as long as the median of
-    the others (on GPUs a third longer). Imbalance (maximum over mean) and bubble (the share of a step in which stages
-    wait) are reported next to the formula (stages - 1) / (microbatches + stages - 1).
+    What it checks: each stage times the forward and backward pass of each microbatch, with the same work on all stages;
+    its time is the better median of two steps. A stage is named if it takes twice as long as the median of the others
+    (on GPUs a third longer). Imbalance (maximum over mean) and bubble (the share of a step in which stages wait) are
+    reported next to the formula (stages - 1) / (microbatches + stages - 1).
 
-    Why it matters: every microbatch goes through every stage, so the slowest one sets the pace of all.
+    Why it matters: every microbatch goes through every stage, so the slowest stage sets the pace of all.
 
-    Example: stage 2 (rank 2 on node-c) takes 9.1 ms for a microbatch, the median of the other stages is 3.0 ms.
+    Example: stage 2 (rank 2 on node-c) takes 9.1 ms per microbatch, but the median of the other stages is 3.0 ms.
 
-    Fix: compare clocks, power limits, cooling and limits of processors on the named node with another.
+    Fix: compare clocks, power limits, cooling and CPU limits on the named node with another node.
 
     Known limits: all stages have equal work here; an uneven split of the job's own layers is not detected. If ranks
-    wait for a processor that others use, it is inconclusive. A bubble above the formula is only reported.
+    wait for a processor that others use, the result is inconclusive. A bubble above the formula is only reported.
     """
     stage_reports = _stage_reports(job, fleet, facts)
     if isinstance(stage_reports, Verdict):
@@ -124,16 +124,16 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     first = stage_reports[0][3]
     slow = _slowest(stage_reports)
     texts = (
-        f"imbalance {first.imbalance:.2f} (maximum over mean), stages wait for {first.bubble:.0%} of a step, "
-        f"{first.formula:.0%} by the formula for {first.microbatches} microbatches"
+        f"imbalance {first.imbalance:.2f} (maximum over mean), stages wait for {first.bubble:.0%} of a step; the "
+        f"formula gives {first.formula:.0%} for {first.microbatches} microbatches"
     )
     waits = statistics.median(item[3].waited or 0.0 for item in stage_reports)
     if waits > BUSY_SHARE:
-        texts += f" (hosts busy: half of the ranks waited {waits:.0%} of the time or more for a processor)"
+        texts += f" (hosts busy: half of the ranks waited for a processor {waits:.0%} of the time or more)"
     if slow is None:
         times = sorted(first.stage_s)
         yield passed(
-            f"pace of {first.stages} stages: {times[0] * 1e3:.2g} to {times[-1] * 1e3:.2g} ms for a microbatch; {texts}"
+            f"speed of {first.stages} stages: {times[0] * 1e3:.2g} to {times[-1] * 1e3:.2g} ms per microbatch; {texts}"
         )
         return
     stage, others_s = slow
@@ -143,19 +143,20 @@ def pipeline_stage_slow(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdic
     )
     if max(waits, report.waited or 0.0) > BUSY_SHARE:
         yield unknown(
-            f"pace of stage {stage}",
-            f"inconclusive: hosts busy (rank {rank} waited {report.waited or 0.0:.0%} of the time for a processor, "
+            f"speed of stage {stage}",
+            f"inconclusive: hosts busy (rank {rank} waited for a processor {report.waited or 0.0:.0%} of the time, "
             f"half of the ranks {waits:.0%} or more); {texts}",
         )
         return
     own_s = first.stage_s[stage]
     yield failed(
         f"stage {stage} on {node}",
-        f"stage {stage} ({numbered_ranks([rank])} on {node}) takes {own_s * 1e3:.3g} ms for a microbatch, the median "
-        f"of the others is {others_s * 1e3:.3g} ms for the same work; the whole pipeline runs at its pace; {texts}",
+        f"stage {stage} ({numbered_ranks([rank])} on {node}) takes {own_s * 1e3:.3g} ms per microbatch, and the "
+        f"median of the others is {others_s * 1e3:.3g} ms for the same work; the whole pipeline runs at the speed of "
+        f"this stage; {texts}",
         at=Evidence(
             FACT,
-            f"{own_s * 1e3:.3g} ms for a microbatch on {device}, {report.waited or 0.0:.0%} of it without a processor",
+            f"{own_s * 1e3:.3g} ms per microbatch on {device}, {report.waited or 0.0:.0%} of it without a processor",
             f"about {others_s * 1e3:.3g} ms",
             node=node,
         ),
@@ -199,7 +200,7 @@ def _sender_text(fault: StageFault, nodes: dict[int, str]) -> str:
 
 
 def _path(node: str, fault: StageFault, nodes: dict[int, str]) -> tuple[str, ...]:
-    """Return the nodes on which, or between which, a fault is."""
+    """Return the nodes on which, or between which, the fault is."""
     return (nodes[fault.sender], node) if fault.sender in nodes else (node,)
 
 
@@ -221,22 +222,22 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
     """Sums with exactly known results are correct on every rank.
 
     What it checks: all-reduce of 1 element to 1 MiB, broadcast, all-gather, reduce-scatter, the gradients and weights
-    of a linear model, and each of these and all-to-all over a message of 1 to 16 MiB (256 MiB between GPUs), all over
-    integers times powers of two, so that any order of summing gives the same bits. Each rank contributes its own
-    digit, so a lost or doubled contribution identifies its rank.
+    of a linear model, and each of these and all-to-all with a message of 1 to 16 MiB (256 MiB between GPUs), all with
+    integers times powers of two, so that any order of summing gives the same bits. Each rank contributes its own digit,
+    so a lost or doubled contribution identifies its rank.
 
-    Why it matters: corrupted sums give no error. Training continues and learns something else.
+    Why it matters: corrupted sums cause no error. Training continues and learns something else.
 
     Example: on rank 2 the contribution of rank 1 is missing from 4096 elements of an all-reduce.
 
-    Fix: remove the named node from the job and test its memory, GPU and network card.
+    Fix: remove the named node from the job, and test its memory, GPU and network card.
 
     Known limits: faults that appear only under heat or in large transfers may not show here.
     """
     wrong = [(node, m) for node, report in run.reports for m in report.mismatches]
     if not wrong:
         operations = sum(report.operations for _, report in run.reports)
-        yield passed(f"collective results: {operations} compared bit by bit on {count(len(run.reports))}")
+        yield passed(f"collective results: {operations} compared bit for bit on {count(len(run.reports))}")
         return
     nodes_by_rank = {report.rank: node for node, report in run.reports}
     suspects, shown_by = _suspects(wrong, nodes_by_rank)
@@ -244,9 +245,10 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
     more = f" ({len(wrong)} wrong results in total)" if len(wrong) > 1 else ""
     named = fold(suspects) if suspects else "every node"
     remedy = (
-        f"Remove {named} from the job and test memory, GPU and network card there."
+        f"Remove {named} from the job, and test its memory, GPU and network card."
         if suspects
-        else "Run it again with half of the nodes (--hosts) until it passes; the node that makes it fail has the fault."
+        else "Repeat the run with half of the nodes (--hosts) until it passes; the node that makes the run fail has "
+        "the fault."
     )
     yield failed(
         f"collective results on {named}",
@@ -261,14 +263,14 @@ def wrong_collective_result(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
     )
     if not suspects:
         every = tuple(dict.fromkeys(nodes_by_rank.values()))
-        yield unknown(f"collective results: {fold(every)}", "one of them has the fault", nodes=every, required=True)
+        yield unknown(f"collective results: {fold(every)}", "one of them is faulty", nodes=every, required=True)
 
 
 def _suspects(mismatches: Sequence[tuple[str, Mismatch]], nodes: dict[int, str]) -> tuple[tuple[str, ...], str]:
-    """Return the nodes to blame and the reason; no nodes if all of them see the fault and nothing shows its origin.
+    """Return the nodes to blame and the reason; no nodes if all see the fault and nothing shows its origin.
 
-    Returns the node with the wrong contribution if all mismatches agree on one; else the sender of the wrong parts,
-    where ranks send to each other directly; else the nodes that see the fault.
+    Returns the node with the wrong contribution if all mismatches agree on it; otherwise the sender of the wrong parts,
+    if ranks send to each other directly; otherwise the nodes that see the fault.
     """
     culprits = _contributors(mismatches)
     if len(culprits) == 1 and culprits[0] in nodes:
@@ -316,13 +318,13 @@ def _mismatch_evidence(node: str, mismatch: Mismatch) -> Evidence:
 @may_fail_by_injection("loss", "double", "flip")
 @gated_by(complete_run)
 def ranks_disagree(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
-    """After a few training steps every rank holds the same weights, and the model has learned.
+    """After a few training steps, every rank has the same weights, and the model has learned.
 
     What it checks: with DistributedDataParallel, or FSDP if the job shards the model (FSDP, ZeRO-3) and the backend
-    supports it: SHA-256 of all parameters on every rank; that every tensor moved and the loss fell; that a single
-    process on the same shards gets the same weights within 1e-6.
+    supports it: SHA-256 of all parameters on every rank; whether every tensor changed and the loss fell; whether a
+    single process on the same shards gets the same weights within 1e-6.
 
-    Why it matters: ranks that drift apart, or weights that never move, end with exit code 0.
+    Why it matters: ranks that drift apart, or weights that never change, end with exit code 0.
 
     Example: the weights on node-c differ from those of all other ranks after ten steps.
 
@@ -382,7 +384,7 @@ def _disagreement_verdicts(
     differ = (
         f"{where} {has} different weights from the other {count(most)} after the same steps"
         if has_majority
-        else f"the weights of {where} differ after the same steps, and no majority agrees"
+        else f"the weights of {where} differ after the same steps, and no majority has equal weights"
     )
     first = next(rank for rank in odd if digests[rank] != common)
     at = Evidence(FACT, f"rank {first}: SHA-256 {digests[first]}", f"SHA-256 {common}", node=owners.get(first, ""))
@@ -391,25 +393,26 @@ def _disagreement_verdicts(
     if len(drifts) == len(run.reports) and all(drift.largest <= tolerance for drift in drifts) and kinds:
         yield failed(
             "weights after training",
-            f"{differ}, by at most {largest:.2g}: this is rounding, since not all ranks compute with the same "
+            f"{differ}, by at most {largest:.2g}: this is rounding, because not all ranks compute with the same "
             f"instructions ({kinds})",
             at=at,
             nodes=nodes if has_majority else (),
             severity=Severity.WARNING,
-            remedy="Use nodes of one kind if ranks must stay equal bit by bit, or give ATEN_CPU_CAPABILITY and "
-            "MKL_CBWR one value on all of them.",
+            remedy="Use nodes of the same type if ranks must stay bit-for-bit equal, or set ATEN_CPU_CAPABILITY and "
+            "MKL_CBWR to the same value on all nodes.",
         )
         return
     far = f", by up to {largest:.2g}" if drifts else ""
     yield failed(
         "weights after training",
-        f"{differ}{far}; {trainer} keeps them equal",
+        f"{differ}{far}; {trainer} should keep them equal",
         at=at,
         nodes=nodes if has_majority else (),
-        remedy=f"Compare the releases of torch, NCCL and the driver on {fold(nodes)} with those on the other nodes, and"
-        " test memory and GPUs there."
+        remedy=f"Compare the releases of torch, NCCL and the driver on {fold(nodes)} with those on the other nodes, "
+        "and test their memory and GPUs."
         if has_majority
-        else "Compare torch, NCCL and driver of all nodes; run it with half of the nodes (--hosts) until it passes.",
+        else "Compare torch, NCCL and the driver on all nodes; repeat the run with half of the nodes (--hosts) "
+        "until it passes.",
     )
     if not has_majority:
         reason = "no majority shows which of them is different"
@@ -417,7 +420,7 @@ def _disagreement_verdicts(
 
 
 def _kinds(run: SmokeRun, processors: Mapping[str, str]) -> str:
-    """Return the ranks' instruction sets if they differ, such as `AVX2 on node0, DEFAULT on node1`; else empty."""
+    """Return the ranks' instruction sets if they differ, such as `AVX2 on node0, DEFAULT on node1`; otherwise empty."""
     for kind_of in (
         lambda node, report: report.cpu_capability,
         lambda node, report: report.device,
@@ -460,15 +463,15 @@ def _one_process_verdicts(run: SmokeRun) -> Iterator[Verdict]:
         return
     node, report, difference = different[0]
     yield failed(
-        "training against one process",
+        "training compared with one process",
         f"the weights after {report.steps} steps on {report.world_size} ranks differ by {difference:.3g} from those of "
         f"one process on the same shards ({node}); expected at most {TOLERANCE:g}",
         at=Evidence(FACT, f"{difference:.3g}", f"<= {TOLERANCE:g}", node=node),
         nodes=(),
-        remedy="Compare torch and its numeric libraries on all nodes; run it with half of the nodes (--hosts) until it "
-        "passes.",
+        remedy="Compare torch and its numeric libraries on all nodes; repeat the run with half of the nodes "
+        "(--hosts) until it passes.",
     )
     every = tuple(dict.fromkeys(node for node, _ in run.reports))
     yield unknown(
-        f"training against one process: {fold(every)}", "one of them has the fault", nodes=every, required=True
+        f"training compared with one process: {fold(every)}", "one of them is faulty", nodes=every, required=True
     )

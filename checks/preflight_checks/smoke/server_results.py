@@ -1,4 +1,6 @@
-"""Checks that parameter servers and workers of the training run finished, with correct values and equal settings."""
+"""Checks that parameter servers and workers of the training run finished, with correct values and consistent
+settings.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,7 @@ from reference_trainer.ps.run_report import IMPOSSIBLE, Replacement, ServerRepor
 from reference_trainer.ps.settings import EXACT_READ
 
 _REMEDIES = {
-    "missing": "Find out why no process starts on {node}; it uses the job's interpreter and environment.",
+    "missing": "Find out why no process starts on {node}: check the job's interpreter and environment there.",
     "stopped": "Continue or end the stopped process on {node} (kill -CONT), and find out what stopped it.",
     "stuck": "Read the stack of {name} in the evidence: it shows what the process waits for.",
     "lost-node": "Check whether {node} is still running and reachable.",
@@ -60,17 +62,17 @@ _REMEDY_FOR_NOBODY = "Check the path between the nodes; the link checks test eac
 def server_or_worker_did_not_finish(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every server and worker of a short training run with parameter servers completes.
 
-    What it checks: the servers and workers that the job starts, each on its node, with the job's own endpoints and in
-    its mode (synchronous, asynchronous, geo), train a small dense and sparse model with the job's interpreter. If not
-    all complete, the process that the others wait for is named by role, index, node and phase: missing, dead, stopped,
+    What it checks: the servers and workers that the job starts, each on its node, with the job's own endpoints and mode
+    (synchronous, asynchronous, geo), train a small dense and sparse model with the job's interpreter. If some do not
+    complete, the process that the others wait for is named by role, index, node and phase: missing, dead, stopped,
     stuck, or lost with its node.
 
     Why it matters: frameworks do not notice. Trainers of Paddle 2.6 continue without a server and exit with 0, stall
-    for eight minutes on a stopped one, and wait forever for a missing trainer.
+    for eight minutes on a stopped server, and wait forever for a missing trainer.
 
     Example: server 1 on node-b was killed by SIGKILL during serving; workers 0 to 3 could not continue because of it.
 
-    Fix: inspect the named process and node first; the evidence contains its stack or last output.
+    Fix: examine the named process and node first; the evidence contains its stack or last output.
 
     Known limits: the model is small; memory and bandwidth of the real job are not tested. The servers are preflight's
     own, written with torch, or Paddle's if the job's Python has paddle and no torch.
@@ -130,18 +132,19 @@ def _started_run(job: Job, fleet: Fleet, facts: Facts, subject: str) -> Generato
 @server_check("SMK022", "server-endpoint-unusable", severity=Severity.ERROR)
 @gated_by(functools.partial(_started_run, subject="server endpoints"))
 def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
-    """Every server can listen at its endpoint, and every worker opens every server's port there.
+    """Every server can listen at its endpoint, and every worker can open every server's port.
 
-    What it checks: each server binds its port before torch is imported, and each worker dials all of them from inside
-    the job context. The failures form a matrix: a column is a server that is down or filtered, a row an isolated
-    worker, a single cell the path between the two. The process that answers on the port must be a server of this run.
+    What it checks: each server binds its port before torch is imported, and each worker connects to all of them from
+    inside the job context. The failures form a matrix: a column is a server that is down or filtered, a row an isolated
+    worker, a single cell the path between the two. The process that responds at the port must be a server of this run.
 
-    Why it matters: frameworks repeat "server not ready" forever, and name neither the worker nor the cause.
+    Why it matters: frameworks repeat "server not ready" forever, without naming the worker or the cause.
 
     Example: server 1 on node-b listens, but no worker can open its port: 10.0.0.2:6170 is timed-out, seen from node-c,
     node-d.
 
-    Fix: open the port between the nodes; give the servers addresses that the workers can reach; end what holds a port.
+    Fix: open the port between the nodes; use server addresses that the workers can reach; end processes that use the
+    port.
 
     Known limits: connections within one node prove nothing about the network and do not count.
     """
@@ -157,23 +160,23 @@ def server_endpoint_unusable(job: Job, fleet: Fleet, facts: Facts, run: ServerRu
             yield unknown("server endpoints", f"blocked by {blocking_check(run)}: not all processes reached this phase")
         return
     remedy = (
-        "Check what holds or filters the port (`ss -ltnp` on {node}, firewall rules between the nodes), and what the "
+        "Check what uses or filters the port (`ss -ltnp` on {node}, firewall rules between the nodes), and what the "
         "endpoint's name resolves to on each worker."
     )
     yield _culprit_finding(run, culprit, "every worker opens every server's port", remedy)
 
 
 @server_check("SMK023", "servers-and-workers-told-differently", severity=Severity.ERROR)
-@gated_by(functools.partial(_started_run, subject="settings of processes"))
+@gated_by(functools.partial(_started_run, subject="process settings"))
 def process_settings_differ(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """Servers and workers have consistent settings for themselves and each other.
 
-    What it checks: before torch is imported each process reports its role, index, the numbers of servers and workers,
+    What it checks: before torch is imported, each process reports its role, index, the numbers of servers and workers,
     the list of servers, its own endpoint, and what it would train, as set by its launch line and its node's
     environment. Faults are duplicate and missing indexes, different numbers, lists and endpoints, endpoints outside the
     list or not on their host, unknown roles, and parameters with other shapes or servers.
 
-    Why it matters: with any of these, frameworks hang silently, or part of the parameters is never trained.
+    Why it matters: with any of these, frameworks hang silently, or some parameters are never trained.
 
     Example: worker 1 on node-d (d:4243) and worker 1 on node-c (c:4242) are both worker 1; no process is worker 0.
 
@@ -190,9 +193,7 @@ def process_settings_differ(job: Job, fleet: Fleet, facts: Facts, run: ServerRun
     if len(hellos) == len(run.records):
         yield passed(f"what {names_text(run.members)} agree")
     else:
-        yield unknown(
-            "settings of processes", f"blocked by {blocking_check(run)}: not all processes reported their role"
-        )
+        yield unknown("process settings", f"blocked by {blocking_check(run)}: not all processes reported their role")
 
 
 def _sources(run: ServerRun, culprit: Culprit) -> str:
@@ -205,7 +206,7 @@ def _sources(run: ServerRun, culprit: Culprit) -> str:
 
 @requests_for(*PROBES)
 def plan_with_backup(job: Job, fleet: Fleet, facts: Facts) -> list[Request]:
-    """Return the requests for servers, workers and the backup worker, if one was requested."""
+    """Return the requests for servers and workers, and for the backup worker if one was requested."""
     return list(plan_servers(job, fleet, facts)) if fleet.smoke_options.backup else []
 
 
@@ -215,13 +216,13 @@ def worker_replaced(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """With --backup, a worker that died or blocked the others was replaced, and the run completed.
 
     What it checks: one backup worker joins the run and waits. The servers drop a worker when its connection ends or it
-    has blocked others for 5 s; the backup worker continues from the unfinished push, and all results are judged as
+    has blocked others for 5 s; the backup worker continues from the unfinished push, and all results are checked as
     usual.
 
     Why it matters: recovery that was never exercised may fail when it is needed. And a node that loses a worker within
-    a minute will lose one of the job, too.
+    a minute will also lose one of the job's.
 
-    Example: worker 2 on node-c was killed by SIGKILL at step 7 of training; spare 0 on node-d took its place 0.8 s
+    Example: worker 2 on node-c was killed by SIGKILL at step 7 of training; backup worker 0 on node-d replaced it 0.8 s
     after its last event, and the run completed.
 
     Fix: find out why the worker was lost: check its last output and its node's log. The replacement itself worked.
@@ -247,7 +248,7 @@ def worker_replaced(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         return
     if not run.replaced:
         where = ", ".join(node for node, _ in run.unused_backups)
-        yield passed(f"{subject} on {where}: not needed, all workers completed")
+        yield passed(f"{subject} on {where}: not needed, because all workers completed")
     for number in sorted(run.replaced):
         yield _recovery_verdict(run, number)
 
@@ -264,18 +265,18 @@ def _recovery_verdict(run: ServerRun, number: int) -> Verdict:
     ended = next(record.unavailable for record in run.records if record.request.key == lost.key)
     happened = f"{_loss_text(ended, any(each.lagged for each in found))} at {_phase_text(replacement)}"
     after_s = _taken_s(run, number) - build_views(run.members, run.events, (), began_s=0.0)[number].last_event_at
-    text = f"{lost.name} on {lost.node} {happened}; {who} took its place {after_s:.1f} s after its last event"
+    text = f"{lost.name} on {lost.node} {happened}; {who} replaced it {after_s:.1f} s after its last event"
     return failed(
         f"{lost.name} on {lost.node}",
         f"{text}, and the run completed",
         at=Evidence(FACT, replacement.why, "all workers complete", node=lost.node),
-        remedy=f"Find out why {lost.name} was lost: check its last output and the log of {lost.node}. Replacing it "
-        "worked.",
+        remedy=f"Find out why {lost.name} was lost: check its last output and the log of {lost.node}. The "
+        "replacement worked.",
     )
 
 
 def _taken_s(run: ServerRun, number: int) -> float:
-    """Return the time at which the first server reported that a backup worker took over this index."""
+    """Return the time at which the first server reported that a backup worker replaced this index."""
     replacements = (event for event in run.events if event.data.get("event") == rank_events.REPLACED)
     return min(event.at_s for event in replacements if event.data.get("worker") == number)
 
@@ -307,16 +308,16 @@ TOLERANCE = 1e-6
 def wrong_server_result(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """Parameters with exactly known values are correct from every server to every worker.
 
-    What it checks: in a first phase workers push gradients that are known in advance (integers times powers of two, so
-    that any order of adding gives the same bits), dense and sparse, in the job's mode. Each push as it arrives on the
-    servers, and everything that each worker pulls at the end, is compared bit by bit. A difference identifies the
+    What it checks: in a first phase, workers push gradients that are known in advance (integers times powers of two, so
+    that any order of adding gives the same bits), dense and sparse, in the job's mode. Each push that arrives at the
+    servers, and everything that each worker pulls at the end, is compared bit for bit. A difference identifies the
     server, the shard, and the worker whose push is lost or doubled.
 
-    Why it matters: corrupted, lost and doubled updates give no error. Training continues and learns something else.
+    Why it matters: corrupted, lost and doubled updates cause no error. Training continues and learns something else.
 
     Example: worker 1 on node-d pulled hidden.weight from server 0 with 1 of 10240 elements wrong.
 
-    Fix: remove the named node from the job and test its memory and network card.
+    Fix: remove the named node from the job, and test its memory and network card.
 
     Known limits: faults that appear only under heat or in large transfers may not show here.
     """
@@ -334,11 +335,11 @@ def wrong_server_result(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) ->
             f"{who} on {node} pulled different parameters from the other workers in the phase with known gradients",
             at=Evidence(FACT, f"SHA-256 {digest}", f"SHA-256 {common}", node=node),
             processes=(who,),
-            remedy=f"Remove {node} from the job and test its memory and network card.",
+            remedy=f"Remove {node} from the job, and test its memory and network card.",
         )
         return
     steps = max((report.exact_steps for _, report in run.workers), default=0)
-    yield passed(f"known parameters: equal bit by bit on {len(run.workers)} workers after {steps} steps")
+    yield passed(f"known parameters: equal bit for bit on {len(run.workers)} workers after {steps} steps")
 
 
 def _wrong_finding(run: ServerRun, mismatches: list[tuple[str, str, Mismatch]]) -> Verdict:
@@ -353,12 +354,14 @@ def _wrong_finding(run: ServerRun, mismatches: list[tuple[str, str, Mismatch]]) 
         also=[_evidence(*item) for item in mismatches[1:8]],
         nodes=nodes,
         processes=_processes(mismatches),
-        remedy=f"Remove {fold(nodes)} from the job and test memory and network card there.",
+        remedy=f"Remove {fold(nodes)} from the job, and test its memory and network card.",
     )
 
 
 def _suspects(run: ServerRun, mismatches: list[tuple[str, str, Mismatch]]) -> tuple[str, ...]:
-    """Return the node of the worker with wrong pushes if all mismatches agree; else the nodes that see the fault."""
+    """Return the node of the worker with wrong pushes if all mismatches agree, otherwise the nodes that see the
+    fault.
+    """
     culprit = {int(worker) for _, _, mismatch in mismatches for worker in mismatch.contributions}
     nodes = {report.index: node for node, report in run.workers}
     if len(culprit) == 1 and (worker := next(iter(culprit))) in nodes:
@@ -396,15 +399,15 @@ def _odd_workers(digests: dict[str, tuple[str, str]]) -> tuple[str, str, str, st
 def updates_lost_doubled_or_stale(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
     """Every push of every worker is applied once, and no worker reads parameters older than the mode allows.
 
-    What it checks: each server compares the pushes of each worker with the steps taken, and keeps a histogram of
+    What it checks: each server compares the pushes of each worker with the number of steps, and keeps a histogram of
     how far each reader was ahead of the slowest worker: none in synchronous mode, at most the bound in bounded
     staleness.
 
-    Why it matters: a lost or doubled push, or a read past the bound, changes the result and gives no error.
+    Why it matters: a lost or doubled push, or a read past the bound, changes the result without an error.
 
-    Example: server 1 on node-b applied 39 pushes of worker 2 on node-d; 40 were expected.
+    Example: server 1 on node-b applied 39 pushes of worker 2 on node-d, but 40 were expected.
 
-    Fix: inspect the path between the two, and the memory of the named node.
+    Fix: check the path between the two, and the memory of the named node.
 
     Known limits: asynchronous modes have no bound; the histogram is reported anyway.
     """
@@ -423,8 +426,8 @@ def _count_findings(run: ServerRun, node: str, report: ServerReport) -> Iterator
     if stale and bounded:
         yield failed(
             f"staleness on {where}",
-            f"{where} allowed {sum(stale.values())} reads up to {max(stale)} steps ahead of the slowest worker; mode "
-            f"{report.mode} permits at most {report.staleness_bound}",
+            f"{where} allowed {sum(stale.values())} reads up to {max(stale)} steps ahead of the slowest worker, but "
+            f"mode {report.mode} permits at most {report.staleness_bound}",
             at=Evidence(FACT, f"staleness {max(stale)}", f"<= {report.staleness_bound}", node=node),
             remedy=f"Test the memory of {node}; the server's own counters contradict each other.",
         )
@@ -434,7 +437,7 @@ def _count_findings(run: ServerRun, node: str, report: ServerReport) -> Iterator
             what = "lost" if worker_stats.pushes < report.expected_pushes else "doubled"
             yield failed(
                 f"pushes of {who}",
-                f"{where} applied {worker_stats.pushes} pushes of {who}; {report.expected_pushes} were expected: "
+                f"{where} applied {worker_stats.pushes} pushes of {who}, but {report.expected_pushes} were expected: "
                 f"{abs(worker_stats.pushes - report.expected_pushes)} {what}",
                 at=Evidence(FACT, f"{worker_stats.pushes} pushes", str(report.expected_pushes), node=node),
                 nodes=tuple(dict.fromkeys((node, nodes.get(worker_stats.index, node)))),
@@ -465,14 +468,14 @@ def _staleness(run: ServerRun) -> str:
 @may_fail_by_injection("loss", "double", "flip")
 @gated_by(complete_server_run)
 def servers_trained_nothing(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
-    """After a few training steps all workers read the same parameters, and the model has learned.
+    """After a few training steps, all workers read the same parameters, and the model has learned.
 
-    What it checks: SHA-256 of all parameters as each worker pulls them at the end; that every tensor moved and the loss
-    of each worker fell; that a single process gets the same parameters from the same data, if it adds pushes and reads
-    weights in the order that the servers recorded.
+    What it checks: SHA-256 of all parameters that each worker pulls at the end; whether every tensor changed and the
+    loss of each worker fell; whether a single process gets the same parameters from the same data, adding pushes and
+    reading weights in the order that the servers recorded.
 
-    Why it matters: training over servers can run to its end with exit code 0 while the parameters that workers see
-    never change: with Paddle 2.6 a hand-written asynchronous loop takes 100,000 steps and learns nothing.
+    Why it matters: training over servers can finish with exit code 0 although the parameters that workers see never
+    change: with Paddle 2.6, a hand-written asynchronous loop takes 100,000 steps and learns nothing.
 
     Example: on worker 0 on node-c hidden.weight did not change in 20 steps.
 
@@ -500,11 +503,10 @@ def _parity_findings(run: ServerRun) -> Iterator[Verdict]:
         yield failed(
             "parameters after training",
             f"{who} on {node} reads different parameters from most workers after the last barrier, when no worker "
-            "pushes "
-            "any longer",
+            "pushes anymore",
             at=Evidence(FACT, f"SHA-256 {digest}", f"SHA-256 {common}", node=node),
             processes=(who,),
-            remedy=f"Test memory and network card of {node}, and compare its versions with the other nodes.",
+            remedy=f"Test the memory and network card of {node}, and compare its versions with the other nodes.",
         )
 
 
@@ -533,16 +535,16 @@ def _untrained_findings(run: ServerRun, node: str, report: WorkerReport) -> Iter
     difference = report.difference_to_one_process
     if difference == IMPOSSIBLE:
         yield failed(
-            "training against one process",
-            "the servers' own records show a push of the training that was not added exactly once, or a read of "
-            "weights that did not exist yet",
+            "training compared with one process",
+            "the servers' own records show a push that was not added exactly once, or a read of weights that did "
+            "not exist yet",
             at=Evidence(FACT, "pushes lost, doubled or out of order", "every push once, in order", node=node),
             nodes=tuple(dict.fromkeys(server for server, _ in run.servers)),
             remedy="See SMK024 and SMK025 first; then test the memory of the servers' nodes.",
         )
     elif difference is not None and not difference <= TOLERANCE:
         yield failed(
-            "training against one process",
+            "training compared with one process",
             f"the parameters after {report.steps} steps of {report.workers} workers differ by {difference:.3g} from "
             f"those of one process on the same data; expected at most {TOLERANCE:g}",
             at=Evidence(FACT, f"{difference:.3g}", f"<= {TOLERANCE:g}", node=node),
@@ -560,7 +562,7 @@ UNEVEN = 1.5
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The bytes of a server and its shares; `uneven`: far more than its share of the parameters explains."""
+    """The bytes of a server, its shares, and whether it moved far more than its share of the parameters explains."""
 
     index: int
     node: str
@@ -586,29 +588,29 @@ def loads_of(run: ServerRun) -> tuple[Load, ...]:
 
 @server_check("SMK026", "server-load-uneven", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @may_fail_by_injection("delay", "loss", "double", "flip")
-@gated_by(functools.partial(complete_server_run, counted="load of servers"))
+@gated_by(functools.partial(complete_server_run, counted="server load"))
 def server_load_uneven(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Iterator[Verdict]:
-    """The traffic of each server matches its share of the parameters, and none keeps all workers waiting.
+    """The traffic of each server matches its share of the parameters, and no server keeps all workers waiting.
 
     What it checks: the bytes that each server received and sent, compared with its share of the parameters; and how
-    long workers waited for its replies, without the time in which it waited for other workers.
+    long workers waited for its replies, excluding the time in which it waited for other workers.
 
-    Why it matters: every step waits for the busiest server. A server that moves much more than its share serves
-    another job, or sends data twice. One that answers late delays every worker.
+    Why it matters: every step waits for the busiest server. A server that moves much more than its share serves another
+    job, or sends data twice. A server that replies late delays every worker.
 
-    Example: server 0 on node-a moved 62 % of all bytes and holds 33 % of the parameters.
+    Example: server 0 on node-a moved 62 % of all bytes, but holds 33 % of the parameters.
 
-    Fix: find other clients of the named server, and what else runs on its node; place parameters by size.
+    Fix: find other clients of the named server, and what else runs on its node; assign parameters by size.
 
-    Known limits: the model is a small one of our own; the placement of the job's own parameters is judged from its
+    Known limits: the model is preflight's own small one; the placement of the job's parameters is judged from its
     files. A single server, or servers that are all slow, have nothing to be compared with.
     """
     if len(run.servers) < 2:
-        yield not_applicable("load of servers", "there is one server")
+        yield not_applicable("server load", "there is only one server")
         return
     loads = loads_of(run)
     if not loads:
-        yield unknown("load of servers", "the servers reported no bytes")
+        yield unknown("server load", "the servers reported no bytes")
         return
     for load in (load for load in loads if load.uneven):
         yield failed(
@@ -621,20 +623,20 @@ def server_load_uneven(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> 
                 f"about {load.parameter_share:.0%} of {sum(o.bytes_moved for o in loads)}",
                 node=load.node,
             ),
-            remedy=f"Find other clients of {load.node}, and place parameters by size.",
+            remedy=f"Find other clients of {load.node}, and assign parameters by size.",
         )
     late_servers = _late_servers(run)
     for index, (node, waited_s, other_s) in late_servers.items():
         yield failed(
             f"replies of server {index} on {node}",
-            f"every worker waited at least {format_time(waited_s)} for replies of server {index} on {node}, and at "
+            f"every worker waited at least {format_time(waited_s)} for replies of server {index} on {node}, but at "
             f"most {format_time(other_s)} for replies of the other servers",
             at=Evidence(FACT, format_time(waited_s), f"about {format_time(other_s)}", node=node),
             remedy=f"Find what else runs on {node} (`uptime`, `cat /sys/fs/cgroup/cpu.max`), and compare its links "
             "with those of the other servers.",
         )
     if not late_servers and not any(load.uneven for load in loads):
-        yield passed(f"load of servers: {', '.join(f'{load.share:.0%}' for load in loads)} of the bytes moved")
+        yield passed(f"server load: {', '.join(f'{load.share:.0%}' for load in loads)} of the bytes moved")
 
 
 #: A server is late for whose replies every worker waited this long, and this many times as long as any for the others'.
@@ -642,7 +644,7 @@ _LATE_S, _LATE_FACTOR = 2.0, 5.0
 
 
 def _late_servers(run: ServerRun) -> dict[int, tuple[str, float, float]]:
-    """Return the server that answers late, if any, by index: its node, the shortest wait of a worker for it, and the
+    """Return the server that replies late, if any, by index: its node, the shortest wait of a worker for it, and the
     longest wait for other servers.
 
     The time in which a server makes workers wait for each other does not count, because it shows nothing about the
@@ -670,7 +672,9 @@ SLOW_FACTOR = 4.0
 
 @dataclass(frozen=True, slots=True)
 class StepTime:
-    """A step's communication: median of its slowest worker, bytes of the model, and `job_s` at the job's sizes."""
+    """A step's communication: the median of its slowest worker, the bytes of the model, and `job_s` for the job's
+    sizes.
+    """
 
     node: str
     seconds: float
@@ -679,7 +683,7 @@ class StepTime:
 
     @property
     def bytes_per_s(self) -> float:
-        """What a worker pushes and pulls per second."""
+        """The bytes that a worker pushes and pulls per second."""
         return 2 * self.dense_bytes / self.seconds
 
 
@@ -704,28 +708,28 @@ def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts, run: ServerR
     """A step with the job's own sizes exchanges parameters as fast as the links allow.
 
     What it checks: with `--profile-model`, the run trains parameters of the job's sizes, divided by a number if memory
-    requires it. The median time that a worker pushes and pulls in a step is scaled to the job's own size, and compared
-    with the time that the slowest measured link needs for the bytes of the busiest node.
+    requires it. The median time for which a worker pushes and pulls in a step is scaled to the job's own size, and
+    compared with the time that the slowest measured link needs for the bytes of the busiest node.
 
     Why it matters: workers do nothing else while they exchange parameters. A step of two seconds of communication and
     one of arithmetic uses a third of the cluster.
 
-    Example: a step exchanges 2.3 GB with 2 servers in 21 s; the slowest link carries that in 3.9 s.
+    Example: a step exchanges 2.3 GB with 2 servers in 21 s, but the slowest link carries that in 3.9 s.
 
     Fix: add servers, or place them on separate nodes; see SMK026 for an uneven load and LNK006 for a slow link.
 
-    Known limits: rows of tables are not counted, because a batch's number of rows is not known. Without measured links,
-    with more processes than cores on a node, or with all of them on one machine, the time is reported and not judged.
+    Known limits: rows of tables are not counted, because the number of rows in a batch is unknown. Without measured
+    links, with more processes than cores on a node, or with all processes on one machine, the time is only reported.
     The arithmetic of the job is not run.
     """
-    what = "communication of a step"
+    what = "communication per step"
     if not fleet.smoke_options.profile_model:
         yield not_applicable(what, "the run trains its own small model; --profile-model gives it the job's sizes")
         return
     found = processes(job, fleet, facts)
     shape = shape_of(job, fleet, facts, found) if not isinstance(found, str) else None
     if shape is None:
-        yield unknown(what, "the files do not state the size of every parameter, so a small model was trained")
+        yield unknown(what, "the files do not give the size of every parameter, so a small model was trained")
         return
     timed = step_time(run, shape)
     if timed is None:
@@ -748,8 +752,8 @@ def servers_slower_than_links(job: Job, fleet: Fleet, facts: Facts, run: ServerR
         f"{summary}; the slowest link ({pair[0]} to {pair[1]}, {format_rate(mbps)}) needs {format_time(due_s)} for the "
         f"{size(busiest)} of {node}, the busiest node",
         at=Evidence(FACT, format_time(timed.seconds), f"<= {format_time(SLOW_FACTOR * due_s)}", node=timed.node),
-        remedy=f"Look at the load of {node} and at what else uses its links; see SMK026 for servers with an uneven "
-        "load. More servers divide the bytes, if each is on its own node.",
+        remedy=f"Check the load of {node} and what else uses its links; see SMK026 for servers with an uneven load. "
+        "More servers share the traffic if each is on its own node.",
     )
 
 
@@ -759,8 +763,8 @@ def _summary(timed: StepTime, shape: JobShape, servers: int) -> str:
     text = f"a worker on {timed.node} exchanged {moved} with {number} in {format_time(timed.seconds)}"
     if shape.divisor > 1:
         text += (
-            f", 1/{shape.divisor} of the job's {size(2 * shape.stated_bytes)}, "
-            f"which take {format_time(timed.job_s)} at this rate"
+            f", 1/{shape.divisor} of the job's {size(2 * shape.stated_bytes)}, which would take "
+            f"{format_time(timed.job_s)} at this rate"
         )
     return text
 

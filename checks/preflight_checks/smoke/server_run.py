@@ -1,8 +1,8 @@
-"""The training run with parameter servers: its processes and where they run, its plan, and what it reports.
+"""The training run with parameter servers: its processes and their nodes, its plan, and its reports.
 
-Two things are separate: which processes exist (from lists of endpoints, else from numbers), and the settings of each
-process (from its own launch line, or its node's variables). A duplicate index, a list in another order or a wrong
-number is kept, so that the smoke run behaves as the job would.
+Two things are separate: which processes exist (from lists of endpoints, or else from numbers), and the settings of each
+process (from its own launch line, or its node's variables). A duplicate index, a list in a different order or a wrong
+number is kept, so that the smoke run behaves like the job.
 """
 
 from __future__ import annotations
@@ -60,9 +60,9 @@ class Process:
     """One server or worker, and its settings.
 
     Args:
-        kind: `server` or `worker`, from its position in the job; `role` is what its settings say.
+        kind: `server` or `worker`, from its position in the job; `role` is the role in its settings.
         index: its index; text if it is not a number.
-        servers, workers: how many of each its settings give; `server_endpoints` is the list, in order.
+        servers, workers: the numbers in its settings; `server_endpoints` is the list, in order.
         endpoint: a server's own endpoint; empty for a worker.
         source: the origin of its settings, if not the job as a whole.
     """
@@ -80,7 +80,7 @@ class Process:
 
 
 def processes(job: Job, fleet: Fleet, facts: Facts) -> tuple[Process, ...] | str:
-    """Return all servers and workers, servers first; if they are unknown, return the reason as text."""
+    """Return all servers and workers, servers first; if they are unknown, return the reason as a string."""
     if not fleet.nodes:
         return "the job has no known nodes"
     found = _environment_processes(job, fleet, facts) or _listed_processes(job, fleet, facts)
@@ -144,13 +144,13 @@ def _number(text: str) -> int | str:
 
 
 def _listed_processes(job: Job, fleet: Fleet, facts: Facts) -> list[Process] | str:
-    """Return one process per list entry, or as many as the numbers state, with its launch line's settings if any."""
+    """Return one process per list entry, or as many as the numbers give, with its launch line's settings if any."""
     lines = list(_lines(job))
     listed, trainers = _servers_of(job), _first_list(job, "ps_worker_endpoints") or _cluster_train_hosts(job)
     servers = len(listed) or _count(job, "ps_servers") or _lines_of(lines, SERVER)
     workers = len(trainers) or _count(job, "ps_workers") or _lines_of(lines, WORKER)
     if not servers or not workers:
-        return f"nothing states how many {'workers' if servers else 'servers'} there are"
+        return f"the number of {'workers' if servers else 'servers'} is not given"
     placed = _nodes_by_host(job, fleet, facts, (*listed, *trainers))
     on = [placed[host_of(entry)] for entry in listed] or [_block_node(fleet.nodes, i, servers) for i in range(servers)]
     # By address instead of node: nodes on one machine share their address.
@@ -195,7 +195,7 @@ def _add_ports(entries: Sequence[str], port: int) -> tuple[str, ...]:
 
 
 def _nodes_by_host(job: Job, fleet: Fleet, facts: Facts, entries: Sequence[str]) -> dict[str, Node]:
-    """Return the node of each host. Hosts of no known node get the remaining nodes, in order."""
+    """Return the node of each host. Hosts without a known node get the remaining nodes, in order."""
     by_name = {node.name: node for node in fleet.nodes}
     node_by_host = {e.host: by_name[name] for e, name in layout(job, fleet, facts).node_of.items() if name in by_name}
     hosts = list(dict.fromkeys(host_of(entry) for entry in entries))
@@ -253,7 +253,7 @@ def _add_launch_lines(job: Job, members: Sequence[Process], lines: Sequence[_Lin
 
 
 def _matching_process(candidates: Sequence[Process], taken_indices: set[int], line: _Line) -> int | None:
-    """Return the process that a line starts, by endpoint or index, else the first remaining process of its kind."""
+    """Return the process that a line starts, by endpoint or index, or else the first remaining process of its kind."""
     kind = ROLES.get(line.role)
     remaining = [n for n, p in enumerate(candidates) if n not in taken_indices and kind in (None, p.kind)]
     by_endpoint = [n for n in remaining if candidates[n].kind == SERVER and candidates[n].endpoint == line.endpoint]
@@ -296,13 +296,13 @@ def _list(job: Job, quantity: str, scope: Scope) -> tuple[str, ...]:
 
 
 def _first_list(job: Job, quantity: str) -> tuple[str, ...]:
-    """Return the list in the first launch that has one."""
+    """Return the list in the first launch that has such a list."""
     lists = Counter(found for scope in scopes(job) if (found := _list(job, quantity, scope)))
     return lists.most_common(1)[0][0] if lists else ()
 
 
 def _count(job: Job, quantity: str) -> int | None:
-    """Return the number in the first launch that has one."""
+    """Return the number in the first launch that has such a number."""
     counts = Counter(value for scope in scopes(job) if (value := known_int(job, quantity, scope)))
     return counts.most_common(1)[0][0] if counts else None
 
@@ -334,7 +334,7 @@ def _move_to_loopback(
 ) -> list[Process]:
     """Return the processes on one machine: every endpoint moves to loopback, with a unique port.
 
-    The first endpoint that names a port keeps it. All others get free ports, or consecutive ones if no free ones are
+    The first endpoint that names a port keeps it. All others get free ports, or consecutive ports if no free ports are
     known. Equal endpoints stay equal, and different lists stay different.
     """
     spelled = dict.fromkeys(e for process in members for e in (*process.server_endpoints, process.endpoint) if e)
@@ -404,7 +404,7 @@ class ServerRun(GroupRun):
 
 
 def server_run_of(job: Job, facts: Facts) -> ServerRun:
-    """Return the run of `job`, and its culprit if it failed."""
+    """Return the run of `job`, with its culprit if it failed."""
     group = group_of(job)
     run = group_run_of(facts, group)
     servers, workers = _reports(facts.each(run_server), group), _reports(facts.each(run_worker), group)
@@ -431,7 +431,7 @@ def missing_server_run_verdict(job: Job, fleet: Fleet, facts: Facts, run: Server
 
 
 def blocked_verdict(job: Job, fleet: Fleet, facts: Facts, run: ServerRun) -> Verdict | None:
-    """Return the verdict of result checks if some processes have no result; None if all have one."""
+    """Return the verdict of result checks if some processes have no result; None if all have a result."""
     early = missing_server_run_verdict(job, fleet, facts, run)
     if early is not None and not early.required:
         return early
@@ -449,7 +449,7 @@ def blocking_check(run: ServerRun) -> str:
 
 
 def has_uncounted_pushes(run: ServerRun) -> bool:
-    """Return whether the servers were a framework's own, which do not report single pushes."""
+    """Return whether the servers were a framework's own, which do not report individual pushes."""
     return all(not report.exact_steps for _, report in run.workers)
 
 
@@ -464,7 +464,7 @@ def complete_server_run(
     run = server_run_of(job, facts)
     early = blocked_verdict(job, fleet, facts, run)
     if early is None and counted and has_uncounted_pushes(run):
-        reason = "Paddle's own servers merge pushes without counting them; SMK027 judges the result"
+        reason = "Paddle's own servers merge pushes without counting them; SMK027 checks the result"
         early = not_applicable(counted, reason)
     if early is None:
         return run
@@ -482,7 +482,7 @@ COPIES = 8
 
 @dataclass(frozen=True, slots=True)
 class JobShape:
-    """The job's parameters, first dimensions divided by `divisor`; `stated_bytes` is their undivided size."""
+    """The job's parameters, with first dimensions divided by `divisor`; `stated_bytes` is their undivided size."""
 
     dense: tuple[tuple[int, ...], ...]
     tables: tuple[tuple[int, int], ...]
@@ -500,7 +500,7 @@ class JobShape:
 
 
 def job_shape(job: Job, facts: Facts, process_nodes: Iterable[str]) -> JobShape | None:
-    """Return the shape of a run whose processes are on `process_nodes`; None if the files do not state all sizes."""
+    """Return the shape of a run whose processes are on `process_nodes`; None if the files do not give all sizes."""
     parameters = parameters_of(job)
     if parameters is None:
         return None
@@ -517,7 +517,7 @@ def job_shape(job: Job, facts: Facts, process_nodes: Iterable[str]) -> JobShape 
 
 
 def _memory_per_process(facts: Facts, process_nodes: Iterable[str]) -> list[int]:
-    """Return the available memory in bytes of each reporting node for one of its processes."""
+    """Return the available memory in bytes for one process, for each node that reports it."""
     places = facts.observed(server_place)
     return [
         available // count
@@ -549,7 +549,7 @@ MODES = {"sync": "sync", "async": "async", "half-async": "async", _GPU_BOX: "asy
 
 @dataclass(frozen=True, slots=True)
 class Mode:
-    """When the job's servers apply updates, and the claims that state it."""
+    """When the job's servers apply updates, and the claims that set this."""
 
     name: str
     why: str
@@ -568,7 +568,7 @@ def no_server_run_reason(job: Job, fleet: Fleet) -> str:
 
 
 def mode_of(job: Job, fleet: Fleet) -> Mode:
-    """Return the mode that the user chose, else the job's, else synchronous, as in the frameworks."""
+    """Return the mode that the user chose, or else the job's, or else synchronous, as in the frameworks."""
     options, stated_mode = fleet.smoke_options, _stated_mode(job)
     name = options.mode or stated_mode.name
     reason, claims = (f"{name}, as set by --mode", ()) if options.mode else (stated_mode.why, stated_mode.claims)
@@ -578,10 +578,10 @@ def mode_of(job: Job, fleet: Fleet) -> Mode:
         return Mode(name, reason, 1, options.staleness if name == "ssp" else None, claims)
     if options.geo_steps is not None:
         local = min(options.geo_steps, STEPS)
-        return Mode(name, f"geo with an exchange every {local} steps", local, None, claims)
+        return Mode(name, f"geo, exchanging every {local} steps", local, None, claims)
     if stated_mode.name == "geo":
         return Mode(name, stated_mode.why, stated_mode.geo_steps, None, stated_mode.claims)
-    return Mode(name, f"{reason}, an exchange every {STEPS // 4} steps", STEPS // 4, None, claims)
+    return Mode(name, f"{reason}, exchanging every {STEPS // 4} steps", STEPS // 4, None, claims)
 
 
 def _stated_mode(job: Job) -> Mode:
@@ -590,7 +590,7 @@ def _stated_mode(job: Job) -> Mode:
     strongest_claims = tuple(claim for claim in found if claim.strength is strongest)
     names = [MODES[str(value)] for claim in strongest_claims for value in claim.alternatives if str(value) in MODES]
     if not names:
-        return Mode("sync", "synchronous, since no mode is set", claims=strongest_claims)
+        return Mode("sync", "synchronous, because no mode is set", claims=strongest_claims)
     name = Counter(names).most_common(1)[0][0]
     if name != "geo":
         return Mode(name, f"{name}, as in the job", claims=strongest_claims)
@@ -598,13 +598,13 @@ def _stated_mode(job: Job) -> Mode:
     chosen = next((value for value in steps if value > 0), GEO_STEPS)
     # A run of a few steps must exchange more than once.
     local = min(chosen, STEPS // 4)
-    reason = f"geo with an exchange every {local} steps" + (f" (the job: {chosen})" if local != chosen else "")
+    reason = f"geo, exchanging every {local} steps" + (f" (the job: {chosen})" if local != chosen else "")
     return Mode(name, reason, local, None, (*strongest_claims, *job.about("geo_steps")))
 
 
 @requests_for(*PROBES)
 def plan_servers(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
-    """Yield one request per server and worker, in one group; servers first."""
+    """Yield one request per server and worker, in one group, with servers first."""
     members = processes(job, fleet, facts) if not no_server_run_reason(job, fleet) else ""
     if not isinstance(members, str):
         mode = mode_of(job, fleet)
@@ -625,7 +625,7 @@ server_check = functools.partial(check, plan=plan_servers, when="smoke")
 
 
 def has_backup(fleet: Fleet, mode: Mode) -> bool:
-    """Return whether a backup worker is started: it was requested, and servers do not wait for every worker."""
+    """Return whether a backup worker is started: one was requested, and servers do not wait for every worker."""
     return fleet.smoke_options.backup and mode.name != "sync"
 
 
@@ -684,7 +684,7 @@ def _requests(job: Job, fleet: Fleet, facts: Facts, members: tuple[Process, ...]
 
 
 def shape_of(job: Job, fleet: Fleet, facts: Facts, members: Sequence[Process]) -> JobShape | None:
-    """Return the job's own parameters, if the user wants them in the run and the files state their sizes.
+    """Return the job's own parameters, if the user wants them in the run and the files give their sizes.
 
     Paddle's own servers train a fixed program.
     """
@@ -699,10 +699,10 @@ def group_of(job: Job) -> str:
 
 
 def server_device(job: Job, fleet: Fleet, facts: Facts, node: str) -> str:
-    """Return the device on which a server on this node keeps its parameters: the user's choice, else the job's.
+    """Return the device on which a server on this node keeps its parameters: the user's choice, or else the job's.
 
-    Servers of a GPU box hold them in GPU memory (Paddle's `gpubox`, distributed/fleet/runtime/the_one_ps.py); other
-    servers, and those on nodes whose GPUs torch cannot use, hold them on the host.
+    Servers of a GPU box keep them in GPU memory (Paddle's `gpubox`, distributed/fleet/runtime/the_one_ps.py); other
+    servers, and those on nodes whose GPUs torch cannot use, keep them in host memory.
     """
     if fleet.smoke_options.server_device:
         return fleet.smoke_options.server_device
@@ -713,7 +713,7 @@ def server_device(job: Job, fleet: Fleet, facts: Facts, node: str) -> str:
 
 
 def _devices(job: Job, fleet: Fleet, process: Process, members: tuple[Process, ...], facts: Facts) -> dict[str, object]:
-    """Return a process's devices, and its index among its kind on the node; they take the GPUs they see in turn."""
+    """Return a process's devices, and its index among its kind on the node; processes use the visible GPUs in turn."""
     node = process.node.name
     colocated = [other for other in members if other.node == process.node and _is_server(other) == _is_server(process)]
     return {

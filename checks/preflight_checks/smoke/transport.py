@@ -40,7 +40,9 @@ FASTER_CARD = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Carriers:
-    """What carried a node's bytes in one direction; a bond and its members may count the same bytes."""
+    """The interfaces that transferred a node's bytes in one direction; a bond and its members may count the same
+    bytes.
+    """
 
     direction: str
     interfaces: dict[str, int]
@@ -48,7 +50,7 @@ class Carriers:
 
 
 def carriers(transport: Transport) -> tuple[Carriers, Carriers]:
-    """Return the carriers that received and that sent the ranks' bytes; empty if none left the node."""
+    """Return the interfaces that received and that sent the ranks' bytes; empty if no data left the node."""
     directions = (("received", 1, RECEIVED), ("sent", 0, SENT))
     received, sent = (_carriers(transport, verb, index, part) for verb, index, part in directions)
     return received, sent
@@ -77,12 +79,12 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
 
     Why it matters: NCCL silently falls back to sockets. The job runs at a fraction of its possible speed.
 
-    Example: ranks 8 to 15 on node-b use NET/Socket over eth0, though mlx5_0:1 is active there and on all other nodes.
+    Example: ranks 8 to 15 on node-b use NET/Socket over eth0, although mlx5_0:1 is active there and on all other nodes.
 
     Fix: check for libibverbs and /dev/infiniband inside the container, and check NCCL_IB_DISABLE, NCCL_IB_HCA and
     NCCL_NET.
 
-    Known limits: only for NCCL; a smoke run without GPUs cannot show it. Use of GPU Direct is reported, not judged.
+    Known limits: only for NCCL; a smoke run without GPUs cannot show this. Use of GPU Direct is reported, not judged.
     """
     demand = applicable_demand(job, fleet)
     if demand is None:
@@ -112,13 +114,13 @@ def sockets_instead_of_rdma(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun)
     if odd:
         return
     if len(blind) == len(run.reports):
-        yield unknown("transport of the ranks", "neither NCCL nor the counters of any card show what was used")
+        yield unknown("transport of the ranks", "neither NCCL nor the counters of a network card show what was used")
         return
     yield passed(f"transport of the ranks: {describe(run.reports)}")
 
 
 def uses_sockets(report: RankReport) -> bool | None:
-    """Return whether the rank's bytes went over sockets, by NCCL's log, else by the counters; None if unknown."""
+    """Return whether the rank's bytes went over sockets, by NCCL's log or else by the counters; None if unknown."""
     nccl = report.transport.nccl
     if nccl.network or nccl.via:
         return nccl.sockets
@@ -129,7 +131,9 @@ def uses_sockets(report: RankReport) -> bool | None:
 
 
 def describe(reports: Sequence[tuple[str, RankReport]]) -> str:
-    """Return a text such as `NCCL 2.27.5 over IB (mlx5_0:1), GPU Direct RDMA; channels: 8 NET/IB, 8 P2P/CUMEM`."""
+    """Return a description such as `NCCL 2.27.5 over IB (mlx5_0:1), GPU Direct RDMA; channels: 8 NET/IB, 8
+    P2P/CUMEM`.
+    """
     nccl = [report.transport.nccl for _, report in reports]
     versions = fold(dict.fromkeys(item.version for item in nccl if item.version))
     networks = fold(dict.fromkeys(item.network for item in nccl if item.network)) or "RDMA"
@@ -146,7 +150,7 @@ def describe(reports: Sequence[tuple[str, RankReport]]) -> str:
 def _despite_request_finding(
     reports: Sequence[tuple[str, RankReport]], without: Sequence[str], demand: Demand
 ) -> Verdict:
-    """Return the finding that the job names RDMA while NCCL's log or the counters show sockets."""
+    """Return the finding that the job names RDMA although NCCL's log or the counters show sockets."""
     node, report = reports[0]
     nccl = report.transport.nccl
     received, _ = carriers(report.transport)
@@ -167,7 +171,7 @@ def _despite_request_finding(
         ),
         also=demand.claims,
         nodes=tuple(dict.fromkeys(name for name, _ in reports)),
-        remedy=f"See `ibv_devinfo` on {fold(without)}, and inside the container of the job: bring a port up there that "
+        remedy=f"Run `ibv_devinfo` on {fold(without)}, and inside the job's container: bring up a port that "
         f"{demand.requested_by} selects, or remove the request.",
     )
 
@@ -183,19 +187,20 @@ def _sockets_finding(node: str, reports: list[RankReport], active: list[str], cl
         details += f"; {nccl.warnings[0]}"
     return failed(
         f"transport of {ranks} on {node}",
-        f"{ranks} on {node} {'communicates' if len(reports) == 1 else 'communicate'} over sockets ({which}), though "
-        f"{fold(active)} {'is' if len(active) == 1 else 'are'} active there, as RDMA ports are on every node",
+        f"{ranks} on {node} {'communicates' if len(reports) == 1 else 'communicate'} over sockets ({which}), "
+        f"although {fold(active)} {'is' if len(active) == 1 else 'are'} active there and every node has active RDMA "
+        "ports",
         at=Evidence(FACT, details, f"RDMA over {fold(active)}", "NCCL_DEBUG=INFO", node),
         also=claims,
-        remedy="Check whether the ranks find libibverbs and /dev/infiniband (inside the container, too), and the "
-        "values of NCCL_IB_DISABLE, NCCL_IB_HCA, NCCL_NET and NCCL_NET_PLUGIN there; NCCL_DEBUG=INFO logs the "
-        "reason for the fallback.",
+        remedy="Check whether the ranks find libibverbs and /dev/infiniband (also inside the container), and the "
+        "values of NCCL_IB_DISABLE, NCCL_IB_HCA, NCCL_NET and NCCL_NET_PLUGIN there; NCCL_DEBUG=INFO logs "
+        "the reason for the fallback.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """The interfaces expected to carry a node's bytes, and why."""
+    """The interfaces that are expected to carry a node's bytes, and the reason."""
 
     names: tuple[str, ...]
     reason: str
@@ -204,21 +209,21 @@ class _Expected:
 @smoke_check("SMK013", "traffic-on-another-network", severity=Severity.WARNING, confidence=Confidence.MEDIUM)
 @gated_by(complete_run)
 def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts, run: SmokeRun) -> Iterator[Verdict]:
-    """The ranks' data goes over the chosen network card, and not over a slow one next to a fast one.
+    """The ranks' data goes over the selected network card, and not over a slow card next to a fast one.
 
     What it checks: the counters of all interfaces and RDMA ports of each node before and after the timed collectives,
     compared with the least that the node must have received from others. The card that carried the traffic is compared
-    with the interface that the job or the library chooses, and its speed with that of other cards that are up.
+    with the interface that the job or the library selects, and its speed with that of other active cards.
 
     Why it matters: a route, a name or a default may send the data over the management network. Everything works at a
     tenth of the speed, and slows down other users of that network.
 
-    Example: on node3 eth1 received 96 MB of the ranks' data; GLOO_SOCKET_IFNAME=eth0 chooses eth0.
+    Example: on node3, eth1 received 96 MB of the ranks' data, but GLOO_SOCKET_IFNAME=eth0 selects eth0.
 
-    Fix: `ip route get ADDRESS` for the other nodes' addresses; choose the interface, or remove the route.
+    Fix: `ip route get ADDRESS` for the other nodes' addresses; select the interface, or remove the route.
 
-    Known limits: counters are those of the node, so other traffic of the same half second counts as well; a container
-    with its own network sees only its own interfaces.
+    Known limits: counters are those of the node, so other traffic in the same half second also counts; a container with
+    its own network sees only its own interfaces.
     """
     counted = [(node, r) for node, r in run.reports if r.transport.counted and r.transport.crossing_bytes]
     if not is_multi_node(fleet) or not counted:
@@ -243,8 +248,8 @@ def traffic_on_another_network(job: Job, fleet: Fleet, facts: Facts, run: SmokeR
     if blind:
         yield unknown(
             f"network cards of {fold(blind)}",
-            "no counter of a card there shows the bytes that the ranks received: the container has its own network, or "
-            "the card does not count traffic that bypasses the kernel",
+            "no counter of a network card shows the bytes that the ranks received: the container has its own "
+            "network, or the card does not count traffic that bypasses the kernel",
         )
     if not faults and lines_by_node:
         parts = [f"{names} on {fold(nodes)}" for names, nodes in sorted(lines_by_node.items())]
@@ -301,11 +306,13 @@ def _finding(node: str, report: RankReport, carriers: Carriers, reason: str) -> 
     )
     return failed(
         f"network card of {node}",
-        f"{name} of {node} {carriers.direction} {carried / 1e6:.0f} MB while the node had to receive at least "
+        f"{name} of {node} {carriers.direction} {carried / 1e6:.0f} MB, and the node had to receive at least "
         f"{report.transport.crossing_bytes / 1e6:.0f} MB from others; {reason}",
-        at=Evidence(FACT, f"received and sent meanwhile: {interfaces_text}", reason, f"ip -s link show {name}", node),
-        remedy=f"On {node}: `ip route get` the address of another node, and see why it leads to {name}; choose the "
-        "interface with GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, or remove the route.",
+        at=Evidence(
+            FACT, f"received and sent during the run: {interfaces_text}", reason, f"ip -s link show {name}", node
+        ),
+        remedy=f"On {node}, run `ip route get` with the address of another node, and find out why it uses {name}; "
+        "select the interface with GLOO_SOCKET_IFNAME or NCCL_SOCKET_IFNAME, or remove the route.",
     )
 
 
@@ -313,19 +320,19 @@ def _finding(node: str, report: RankReport, carriers: Carriers, reason: str) -> 
 def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every rank can use the backend that the job requests, and all ranks use the same.
 
-    What it checks: the backend is chosen once for all ranks: NCCL if the job names it, or requests GPUs and names none;
-    Gloo if the job names it, also on nodes with GPUs; otherwise NCCL if every rank has a GPU. With NCCL each rank
-    requests a GPU from its own torch (or paddle), in the job's interpreter and environment.
+    What it checks: the backend is chosen once for all ranks: NCCL if the job names it, or requests GPUs without naming
+    a backend; Gloo if the job names it, even on nodes with GPUs; otherwise NCCL if every rank has a GPU. With NCCL,
+    each rank requests a GPU from its own torch (or paddle), in the job's interpreter and environment.
 
-    Why it matters: torch refuses NCCL without a GPU, on every node or on the one whose container hides them, and the
-    other ranks wait for it. A test over Gloo would say nothing about such a job.
+    Why it matters: torch rejects NCCL without a GPU, on every node or on the one whose container hides them, and the
+    other ranks wait for it. A test over Gloo would show nothing about such a job.
 
-    Example: the job requests NCCL, and torch 2.5.1+cpu finds no GPU on node3.
+    Example: the job requests NCCL, but torch 2.5.1+cpu finds no GPU on node3.
 
-    Fix: install a build of torch for the GPUs, let the container or scheduler pass them on, or let the job use Gloo.
+    Fix: install a build of torch for the GPUs, make the container or scheduler pass them on, or make the job use Gloo.
 
-    Known limits: `--smoke-backend gloo` runs over Gloo nevertheless, and the report says so. Other backends (mpi, ucc)
-    are not tested.
+    Known limits: `--smoke-backend gloo` runs over Gloo nevertheless, and the report states this. Other backends (mpi,
+    ucc) are not tested.
     """
     run = run_of(job, facts)
     early = missing_run_verdict(job, fleet, run)
@@ -347,7 +354,7 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=Evidence(FACT, used, "the job's backend", node=run.members[0].node),
             also=backend.claims,
             nodes=nodes,
-            remedy="Run it without --smoke-backend on nodes that can use the job's backend.",
+            remedy="Repeat the run without --smoke-backend on nodes that can use the job's backend.",
             severity=Severity.INFO,
         )
     elif backend.untested:
@@ -362,8 +369,8 @@ def backend_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=Evidence(FACT, note, "a GPU for every rank, or for none", node=node),
             also=backend.claims,
             nodes=nodes,
-            remedy="Name the backend in the job, or give every rank a GPU: if each rank chooses for itself, "
-            "the backends may differ.",
+            remedy="Name the backend in the job, or give every rank a GPU: if each rank chooses its own backend, "
+            "they may differ.",
             severity=Severity.WARNING,
         )
     else:
@@ -382,10 +389,11 @@ def _unusable_finding(job: Job, fleet: Fleet, facts: Facts, reasons: dict[str, s
     request_text = "--smoke-backend requests" if backend.by_option else "the job requests"
     return failed(
         f"NCCL on {fold(nodes)}",
-        f"{request_text} NCCL, and {why} on {fold(nodes)}{others}",
+        f"{request_text} NCCL, but {why} on {fold(nodes)}{others}",
         at=Evidence(FACT, f"{node}: {why}", "a GPU for every rank", node=node),
         also=backend.claims,
         nodes=nodes,
-        remedy=f"Install a build for the GPUs of {fold(nodes)}, or pass them on to the ranks' container. If the job is "
-        "meant to run over Gloo, let it request Gloo; `--smoke-backend gloo` tests everything else over it.",
+        remedy=f"Install a build for the GPUs of {fold(nodes)}, or make the GPUs visible in the ranks' container. If "
+        "the job should run over Gloo, make it request Gloo; `--smoke-backend gloo` tests everything else "
+        "over Gloo.",
     )

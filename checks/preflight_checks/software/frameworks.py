@@ -1,4 +1,4 @@
-"""Checks that drivers fit the frameworks, and that containers and processes reach the driver's libraries."""
+"""Checks that drivers fit the frameworks, and that containers and processes can use the driver's libraries."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ plan_stack = combine_plans(plan_gpus, plan_software)
 
 
 def build_of(job: Job, software: Stack) -> Build | None:
-    """Return the framework that the job trains with, else the first installed one."""
+    """Return the framework that the job trains with, or else the first installed one."""
     installed = {build.framework: build for build in software.builds}
     for launch in job.launches:
         wanted = _FRAMEWORK_BY_LAUNCHER.get(launch.launcher, "")
@@ -77,7 +77,7 @@ PROTOCOL_PACKAGES = ("torch", "paddlepaddle", "nccl", "horovod", "ray")
 
 @functools.cache
 def minimum_drivers() -> dict[str, str]:
-    """Return the oldest driver by CUDA version (`12` or `10.2`), from data/cuda_driver.toml."""
+    """Return the oldest driver per CUDA version (`12` or `10.2`), from data/cuda_driver.toml."""
     return {row["cuda"]: row["driver"] for row in table("cuda_driver")["runtime"]}
 
 
@@ -92,11 +92,11 @@ def minimum_driver(cuda: str) -> str | None:
 def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The driver of every node is new enough for the CUDA runtime of the ranks' framework.
 
-    What it checks: the driver NVML reports compared with the CUDA version the installed torch (or paddle, tensorflow)
-    was built for, by NVIDIA's table with minor-version compatibility. Where the ranks load a newer user-space driver
-    (NVIDIA's forward-compatibility package), its version counts, on GPUs that it supports.
+    What it checks: the driver that NVML reports, compared with the CUDA version that the installed torch (or paddle,
+    tensorflow) was built for, according to NVIDIA's table with minor-version compatibility. If the ranks load a newer
+    user-space driver (NVIDIA's forward-compatibility package), its version counts, on GPUs that it supports.
 
-    Why it matters: on the node with the old driver no GPU can be used; with NCCL this showed as a hang.
+    Why it matters: on the node with the old driver, no GPU can be used; with NCCL, this has appeared as a hang.
 
     Example: driver 470.82 and torch 2.5 built for CUDA 12.4, which needs 525.60.13.
 
@@ -116,13 +116,13 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for row in facts.each(gpus):
         node = row.node
         if isinstance(row.fact, Unavailable):
-            yield unknown(node, f"its driver is not known: {row.fact.reason}", nodes=(node,), required=True)
+            yield unknown(node, f"its driver is unknown: {row.fact.reason}", nodes=(node,), required=True)
             continue
         cards = row.fact.value
         software = facts.of(stack, node)
         if not isinstance(software, Observed):
             required = software.kind != "context"
-            reason = f"the ranks' framework is not known: {software.reason}"
+            reason = f"the ranks' framework is unknown: {software.reason}"
             yield unknown(node, reason, nodes=(node,), required=required)
             continue
         build = build_of(job, software.value)
@@ -133,13 +133,13 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         what = f"{build.framework} {build.version}"
         if cards.vendor == "amd":
             if build.hip:
-                yield unknown(node, f"no driver is listed for ROCm {build.hip} of {what}", nodes=(node,))
+                yield unknown(node, f"the driver that ROCm {build.hip} of {what} needs is unknown", nodes=(node,))
             else:
                 without_gpus.setdefault((what, "ROCm"), []).append(node)
             continue
         driver = cards.driver
         if not driver:
-            yield unknown(node, "blocked by GPU011: its driver does not answer", nodes=(node,), required=True)
+            yield unknown(node, "blocked by GPU011: its driver does not respond", nodes=(node,), required=True)
             continue
         if not build.cuda:
             without_gpus.setdefault((what, "CUDA"), []).append(node)
@@ -147,7 +147,7 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         needed = minimum_driver(build.cuda)
         loaded = software.value.driver.version
         if needed is None:
-            yield unknown(node, f"no driver is listed for CUDA {build.cuda} of {what}", nodes=(node,))
+            yield unknown(node, f"the driver that CUDA {build.cuda} of {what} needs is unknown", nodes=(node,))
         elif version_of(driver) >= version_of(needed):
             yield passed(node)
         elif version_of(loaded) > version_of(driver) and version_of(loaded) >= version_of(needed):
@@ -175,7 +175,7 @@ def driver_too_old(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for (driver, loaded, models_), nodes in consumer.items():
         yield failed(
             f"forward compatibility: {loaded}",
-            f"the forward-compatibility driver {loaded} on {fold(nodes)} works with data-centre GPUs only, not with "
+            f"the forward-compatibility driver {loaded} on {fold(nodes)} works only with data-centre GPUs, not with "
             f"{models_}",
             at=Evidence("libcuda.so.1", loaded, f"driver {driver}, or a data-centre GPU", "nvidia-smi", nodes[0]),
             also=claims,
@@ -191,7 +191,7 @@ def _missing_build_finding(
     executable = fact.value.executable if isinstance(fact, Observed) else "python3"
     return failed(
         f"{build_name}: no {vendor}",
-        f"{build_name} on {fold(nodes)} was built without {vendor}, and the job needs GPUs",
+        f"{build_name} on {fold(nodes)} was built without {vendor}, but the job needs GPUs",
         at=Evidence("framework", build_name, f"a build for {vendor}", f"{executable} -m pip list", nodes[0]),
         also=claims,
         nodes=nodes,
@@ -202,15 +202,15 @@ def _missing_build_finding(
 @warning_check("VER002", "driver-skew", plan=plan_gpus)
 @only_if(requests_gpus, "drivers", "nothing in the job requests GPUs")
 def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """All nodes have one driver version.
+    """All nodes have the same driver version.
 
-    What it checks: the driver version NVML reports on each node.
+    What it checks: the driver version that NVML reports on each node.
 
-    Why it matters: a node left behind by an update behaves differently from the rest, and only that one fails.
+    Why it matters: a node that missed an update behaves differently from the rest, and only that node fails.
 
     Example: seven nodes with 550.54.15 and one with 535.129.03.
 
-    Fix: install the version of the others on the odd node.
+    Fix: install the version of the others on the differing node.
 
     Known limits: most differences are harmless; this is a hint.
     """
@@ -220,7 +220,7 @@ def driver_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     division = split(drivers)
     if division is None:
         if not blind:
-            yield unknown("drivers", "no node shows a driver (see VER001)")
+            yield unknown("drivers", "no node has a visible driver (see VER001)")
     elif not division.odd:
         yield passed(f"driver {division.common} on {len(drivers)} nodes")
     else:
@@ -251,12 +251,11 @@ def framework_skew(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     Why it matters: ranks of different versions use different protocols; the collective hangs or fails with an
     error about something else.
 
-    Example: node3 was re-imaged with torch 2.3 while the others have 2.4.
+    Example: node3 was re-imaged with torch 2.3, but the others have 2.4.
 
     Fix: install the same environment everywhere, or use one image or a shared file system.
 
-    Known limits: a different patch version or Python is only warned about; an NCCL outside Python packages is not
-    seen.
+    Known limits: a different patch version or Python is only a warning; an NCCL outside Python packages is not seen.
     """
     observed = yield from known_facts(facts, packages, "framework versions")
     if len(observed) < 2:
@@ -295,7 +294,7 @@ def _skew_finding(name: str, observed: dict[str, Packages]) -> Verdict | None:
             "packages", f"{name} {version} for {executable}", division.common, f"{executable} -m pip list", node
         ),
         nodes=tuple(division.odd),
-        remedy=f"Install {name} {division.common} on {fold(division.odd)}, or run all ranks from one environment.",
+        remedy=f"Install {name} {division.common} on {fold(division.odd)}, or run all ranks in the same environment.",
         run=_installing(name, division.common, {node: observed[node].executable for node in division.odd}),
         certain=bool(breaking),
     )
@@ -323,21 +322,21 @@ _LIBRARY_PROBLEMS = table("gpu_driver")["library"]
 
 @check("GPU025", "gpu-driver-library", plan=plan_stack, severity=Severity.ERROR)
 def gpu_driver_library(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The ranks can load the CUDA driver's library, intact and of the kernel module's version.
+    """The ranks can load the CUDA driver library, which is intact and has the kernel module's version.
 
-    What it checks: whether libcuda.so.1 loads in the ranks' interpreter and environment, from which file; that it and
-    the libraries next to it are not empty; and that its version is not older than that of the kernel's module.
+    What it checks: whether libcuda.so.1 loads in the ranks' interpreter and environment, and from which file; whether
+    it and the libraries next to it are not empty; and whether its version is not older than the kernel module's.
 
     Why it matters: NVML and nvidia-smi work without it, so everything looks fine until torch reports no CUDA device,
     or error 803, "system has unsupported display driver / cuda driver combination".
 
-    Example: the container of node2 was given the `utility` capability only.
+    Example: the container on node2 has only the `utility` capability.
 
     Fix: give the container the `compute` capability, or install the driver's libraries.
 
-    Known limits: the library is loaded, but the GPU is not used. A newer library is forward compatibility, see VER001.
+    Known limits: the library is loaded, but the GPU is not used. A newer library is forward compatibility; see VER001.
     """
-    observed, verdicts = observed_software(job, facts, "the CUDA driver's library")
+    observed, verdicts = observed_software(job, facts, "the CUDA driver library")
     yield from verdicts
     problems: dict[str, dict[str, DriverLibrary]] = {}
     well = 0
@@ -348,12 +347,12 @@ def gpu_driver_library(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
         build = build_of(job, software)
         if isinstance(cards, Observed) and cards.value.problem:
             yield unknown(
-                f"the CUDA driver's library on {node}", "blocked by GPU011: its driver does not answer", nodes=(node,)
+                f"the CUDA driver library on {node}", "blocked by GPU011: its driver does not respond", nodes=(node,)
             )
             continue
         if build is not None and not build.cuda:
             yield unknown(
-                f"the CUDA driver's library on {node}",
+                f"the CUDA driver library on {node}",
                 "blocked by VER001: the framework is not a CUDA build",
                 nodes=(node,),
             )
@@ -381,14 +380,14 @@ def gpu_driver_library(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             remedy=_LIBRARY_PROBLEMS[problem]["remedy"].format(nodes=fold(affected_nodes)),
         )
     if well:
-        yield passed(f"the CUDA driver's library on {well} nodes")
+        yield passed(f"the CUDA driver library on {well} nodes")
     elif observed and not problems and not verdicts:
-        yield not_applicable("the CUDA driver's library", "no node has a working NVIDIA driver and a build for CUDA")
+        yield not_applicable("the CUDA driver library", "no node has both a working NVIDIA driver and a CUDA build")
 
 
 def _detail(problem: str, library: DriverLibrary, kernel: str) -> str:
     if problem == "older":
-        return f"{library.path} is {library.version}, the kernel's module {kernel}"
+        return f"{library.path} has version {library.version}, but the kernel module has {kernel}"
     if problem == "siblings":
         return f"{fold(library.empty_files or ())} next to {library.path}"
     return (
@@ -409,19 +408,19 @@ def _container_claims(job: Job) -> tuple[Claim, ...]:
     ),
 )
 def container_loses_gpus(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """A reload of systemd does not take the GPUs away from the job's running containers.
+    """A reload of systemd does not remove the GPUs from the job's running containers.
 
     What it checks: if the job runs in containers, whether systemd manages control groups while the driver's device
-    nodes have no links below /dev/char and there is no CDI specification.
+    nodes have no links in /dev/char and there is no CDI specification.
 
     Why it matters: at the next `systemctl daemon-reload` (any package update) running containers lose access to their
     GPUs, and NVML reports "Unknown Error" in the middle of training.
 
-    Example: node3 was installed without the udev rule that makes the links.
+    Example: node3 was installed without the udev rule that creates the links.
 
-    Fix: `nvidia-ctk system create-dev-char-symlinks --create-all`, or give containers their GPUs by CDI.
+    Fix: `nvidia-ctk system create-dev-char-symlinks --create-all`, or give containers their GPUs through CDI.
 
-    Known limits: only docker and containerd are queried; inside a container nothing can be seen.
+    Known limits: only docker and containerd are queried; inside a container, nothing can be seen.
     """
     claims = _container_claims(job)
     if not claims or not gpu_claims(job):
@@ -433,9 +432,9 @@ def container_loses_gpus(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     for node, value in observed.items():
         reason = ""
         if value.container:
-            reason = "the agent is in a container itself"
+            reason = "the agent itself runs in a container"
         elif not value.nodes:
-            reason = "there are no device nodes of NVIDIA's driver (see GPU011)"
+            reason = "the NVIDIA driver has no device nodes (see GPU011)"
         elif not value.cgroup_driver:
             reason = "no container engine reports how it manages control groups"
         if reason:
@@ -449,12 +448,12 @@ def container_loses_gpus(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         yield failed(
             "device nodes",
             f"containers on {fold(exposed)} lose their GPUs at the next `systemctl daemon-reload`: {value.engine} "
-            f"creates control groups through systemd, and {fold(value.unlinked, 3)} have no link below /dev/char",
+            f"creates control groups through systemd, and {fold(value.unlinked, 3)} have no link in /dev/char",
             at=Evidence("/dev/char", f"no link for {fold(value.unlinked, 3)}", "a link each", "ls -l /dev/char", node),
             also=claims,
             nodes=tuple(exposed),
-            remedy=f"`nvidia-ctk system create-dev-char-symlinks --create-all` on {fold(exposed)} (by a udev rule, so "
-            "that it lasts), or give containers their GPUs by CDI.",
+            remedy=f"`nvidia-ctk system create-dev-char-symlinks --create-all` on {fold(exposed)} (in a udev rule, "
+            "to make it permanent), or give containers their GPUs through CDI.",
             run=(root_command("nvidia-ctk", "system", "create-dev-char-symlinks", "--create-all", on=exposed),),
         )
     if well:

@@ -1,4 +1,4 @@
-"""Checks that nodes have the same packages, interpreters and libraries, and that imports of the job are found."""
+"""Checks that nodes have the same packages, interpreters and libraries, and that the job's imports are found."""
 
 from __future__ import annotations
 
@@ -64,23 +64,23 @@ def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator
     """The ranks' interpreter finds every framework that the job's script imports.
 
     What it checks: the frameworks that the script imports on every path (not in a `try`, under a condition, or in a
-    function that may not be called) and that are no file of the job, looked for by the ranks' interpreter, in their
+    function that may not be called) and that are not files of the job, as found by the ranks' interpreter, in their
     directory and environment, on every node.
 
-    Why it matters: the ranks on such a node end at the import. If all nodes lack it, every rank does, after the job has
-    waited in the queue; if one does, the others wait for it.
+    Why it matters: the ranks on such a node stop at the import. If all nodes lack it, every rank stops, after the job
+    has waited in the queue; if one node lacks it, the others wait for it.
 
     Example: train.py imports deepspeed, which /opt/venv/bin/python3 does not find on node[1-4].
 
-    Fix: install it for that interpreter, or start the ranks with the one that has it.
+    Fix: install it for that interpreter, or start the ranks with an interpreter that has it.
 
     Known limits: only frameworks that are known by name; what imported modules import is not followed. If the job
-    installs packages, changes the search path, or has setup lines that were not run (`--prelude`), a missing one is
-    `unknown`. A package that is found may still fail to import.
+    installs packages, changes the search path, or has setup lines that were not run (`--prelude`), a missing framework
+    is `unknown`. A package that is found may still fail to import.
     """
     imports = _imports(job) if job.launches else {}
     if not imports:
-        yield not_applicable("imported frameworks", "the job's script certainly imports none")
+        yield not_applicable("imported frameworks", "the job's script certainly imports no package")
         return
     values = yield from known_facts(facts, importable, "imported frameworks")
     provenance = next((row.provenance for row in facts.each(importable) if isinstance(row.fact, Observed)), "")
@@ -93,13 +93,13 @@ def imported_framework_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator
         for name in names:
             doubt = _doubt_reason(job, imports[name], provenance)
             if doubt:
-                text = f"{name} is not found by {values[nodes[0]].executable} on {fold(nodes)}, but {doubt}"
+                text = f"{values[nodes[0]].executable} does not find {name} on {fold(nodes)}, but {doubt}"
                 yield unknown(name, text, nodes=nodes)
             else:
                 yield _finding(name, nodes, values, imports[name])
     undecided = grouped((item, node) for node, value in values.items() for item in value.undecided.items())
     for (name, why), nodes_of in undecided.items():
-        yield unknown(name, f"whether {name} is found on {fold(nodes_of)} could not be decided: {why}", nodes=nodes_of)
+        yield unknown(name, f"whether {name} is installed on {fold(nodes_of)} is unknown: {why}", nodes=nodes_of)
     if values and not lacking and not undecided:
         yield passed(f"{fold(sorted(imports), 8)} on {len(values)} nodes")
 
@@ -112,14 +112,14 @@ def _doubt_reason(job: Job, claims: list[Claim], provenance: str) -> str:
     if job.about("installing_line"):
         return "the job installs packages before it starts"
     if job.about("prelude") and _PRELUDE_RAN not in provenance:
-        return "the job's setup lines, which may provide it, were not run (--trust-job --prelude runs them)"
+        return "the job's setup lines, which may provide it, were not run (use --trust-job --prelude to run them)"
     if job.about("container"):
         return "the ranks run in a container"
     for claim in job.about("env.PYTHONPATH"):
         if not isinstance(claim.value, Known):
-            return f"PYTHONPATH in {claim.span.path} line {claim.span.line} is only known when the job runs"
+            return f"PYTHONPATH in {claim.span.path} line {claim.span.line} is known only at run time"
         if _NO_VARIABLES in provenance:
-            return "the job sets PYTHONPATH, which was not used (--trust-job uses it)"
+            return "the job sets PYTHONPATH, which was not applied (use --trust-job to apply it)"
     interpreters = {known_text(job, "interpreter", scope) for scope in scopes(job)}
     if len(interpreters) > 1:
         return "its launches start different interpreters"
@@ -161,22 +161,22 @@ _PATHS = ("LD_LIBRARY_PATH", "LD_PRELOAD", "PYTHONPATH")
 def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """LD_LIBRARY_PATH, LD_PRELOAD and PYTHONPATH of the ranks are the same on every node.
 
-    What it checks: the three variables where the ranks run, folder by folder.
+    What it checks: these three variables where the ranks run, folder by folder.
 
     Why it matters: they determine which NCCL, CUDA and Python modules are loaded, ahead of anything installed. A node
-    with another order loads another library of the same name.
+    with a different order loads a different library of the same name.
 
-    Example: node3 has /usr/local/cuda-11.8/lib64 before the others' /usr/local/cuda/lib64.
+    Example: on node3, /usr/local/cuda-11.8/lib64 precedes /usr/local/cuda/lib64, which the others have.
 
-    Fix: set the variables in the job's script, or fix the profile of the odd node.
+    Fix: set the variables in the job's script, or fix the profile of the differing node.
 
-    Known limits: folders of /etc/ld.so.conf are not seen; a different order, and folders missing on the node, are
-    reported.
+    Known limits: folders in /etc/ld.so.conf are not seen; a different order, and folders that are missing on the node,
+    are reported.
     """
     yield from missing_facts(facts, environment, "library paths")
     environments = observed_environments(facts)
     if environments is None:
-        yield unknown("library paths", "the environment of fewer than two nodes is known")
+        yield unknown("library paths", "the environment is known on fewer than two nodes")
         return
     wrong = False
     for name in _PATHS:
@@ -208,7 +208,7 @@ def library_paths_differ(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         yield failed(
             f"folders of LD_LIBRARY_PATH on {fold(where)}",
             f"LD_LIBRARY_PATH names {fold(absent.split(':'), 3)}, which {'is' if absent.count(':') == 0 else 'are'} "
-            f"missing on {fold(where)} and present on the other nodes",
+            f"missing on {fold(where)} but present on the other nodes",
             at=Evidence("library path", "no such folder", "a folder", f"ls -d {absent.split(':')[0]}", where[0]),
             nodes=where,
             remedy=f"Install or mount {absent.split(':')[0]} on {fold(where)}.",
@@ -236,7 +236,7 @@ def settings_file_misread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     .deepspeed_env; and whether the files can be read at all.
 
     Why it matters: NCCL trims nothing and reports nothing. `NCCL_DEBUG = INFO` sets a variable whose name ends in a
-    blank, which nothing reads. DeepSpeed's launcher ends with a traceback at a line without an equals sign.
+    space, which nothing reads. DeepSpeed's launcher stops with a traceback at a line without an equals sign.
 
     Example: `NCCL_IB_HCA = mlx5_0` in /etc/nccl.conf.
 
@@ -245,7 +245,7 @@ def settings_file_misread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
     Known limits: values are not judged here.
     """
     if not _reads_settings(job):
-        yield not_applicable("settings files", "nothing in the job's files reads them")
+        yield not_applicable("settings files", "nothing in the job reads these files")
         return
     # Both observations read the same files; one is enough.
     yield from unknown_bare_environments(facts, "settings files")
@@ -264,7 +264,8 @@ def settings_file_misread(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verd
             f"{path} on {fold(nodes)}: {line}",
             at=Evidence("settings file", line, "NAME=value, with no spaces", f"cat -A {path}", nodes[0]),
             nodes=nodes,
-            remedy=f"Write `NAME=value` with no spaces around the equals sign in {path}, or let this user read it.",
+            remedy=f"Write `NAME=value` with no spaces around the equals sign in {path}, or make the file readable "
+            "for this user.",
         )
     if looked and not wrong:
         yield passed(f"settings files on {len(looked)} nodes")
@@ -289,7 +290,7 @@ def _comparable_packages(
     observed, blind = facts.observed(installed), tuple(missing_facts(facts, installed, subject))
     yield from blind
     if len(observed) < 2 and not blind:
-        yield unknown(subject, "the packages of fewer than two nodes are known")
+        yield unknown(subject, "the packages are known on fewer than two nodes")
     return observed if len(observed) > 1 else None
 
 
@@ -298,12 +299,12 @@ def _comparable_packages(
 def package_set_differs(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[str, Installed]) -> Iterator[Verdict]:
     """The ranks of all nodes find the same packages in the same versions.
 
-    What it checks: every distribution that the ranks' interpreter finds, compared with what most nodes have; what ranks
-    exchange data with or compute with in lockstep is a warning, everything else is information. VER003 covers the
+    What it checks: every distribution that the ranks' interpreter finds, compared with what most nodes have; packages
+    that ranks exchange data with or compute with in lockstep are a warning, all others informational. VER003 covers the
     frameworks.
 
-    Why it matters: data pickled by one version is not read by another, a library that computes differently distorts
-    the run, and a package that one node lacks ends it there after the others have joined.
+    Why it matters: data that is pickled by one version cannot be read by another, a library that computes differently
+    distorts the run, and a package that one node lacks stops its ranks after the others have joined.
 
     Example: node3 has numpy 2.1 and protobuf 5, the others numpy 1.26 and protobuf 4.
 
@@ -334,15 +335,15 @@ def package_set_differs(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[
 
 
 def _unlisted_finding(observed: Mapping[str, Installed], nodes: tuple[str, ...]) -> Verdict:
-    """Return the finding for differences that are not listed one by one, or that belong to another check."""
+    """Return the finding for differences that are not listed individually, or that belong to another check."""
     executable = observed[nodes[0]].executable
     return failed(
-        f"further packages on {fold(nodes)}",
-        f"packages on {fold(nodes)} differ from those of most nodes, but not in the packages that ranks use for joint "
-        "computation",
+        f"other packages on {fold(nodes)}",
+        f"packages on {fold(nodes)} differ from those of most nodes, but not in the packages that the ranks need to "
+        "compute together",
         at=Evidence("packages", observed[nodes[0]].digest, "one set", f"{executable} -m pip freeze", nodes[0]),
         nodes=nodes,
-        remedy="Run all ranks from one environment.",
+        remedy="Run all ranks in the same environment.",
         severity=Severity.INFO,
     )
 
@@ -356,10 +357,10 @@ def _packages_finding(
     names = fold(differing, 6)
     return failed(
         f"packages on {fold(nodes)}: {names}",
-        f"{count} on {fold(nodes)} from most nodes (their versions in brackets): {fold(differing.values(), 8)}",
+        f"{count} on {fold(nodes)} from most nodes (whose versions are in parentheses): {fold(differing.values(), 8)}",
         at=Evidence("packages", next(iter(differing.values())), "one version", f"{executable} -m pip freeze", node),
         nodes=nodes,
-        remedy=f"Install the versions of the other nodes on {fold(nodes)}, or run all ranks from one environment.",
+        remedy=f"Install the versions of the other nodes on {fold(nodes)}, or run all ranks in the same environment.",
         severity=None if in_step else Severity.INFO,
     )
 
@@ -367,19 +368,19 @@ def _packages_finding(
 @warning_check("PKG002", "interpreters-differ", plan=_plan)
 @gated_by(partial(_comparable_packages, subject="interpreters"))
 def interpreters_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[str, Installed]) -> Iterator[Verdict]:
-    """The ranks of all nodes use one kind of interpreter on one kind of processor.
+    """The ranks of all nodes use the same kind of interpreter on the same kind of processor.
 
-    What it checks: whether the interpreter is that of a virtual environment, of conda or the system's own, its
-    processor and binary interface, and its path.
+    What it checks: whether the interpreter belongs to a virtual environment, to conda or to the system, its processor
+    and binary interface, and its path.
 
     Why it matters: a node that falls back to the system's Python has other packages, and fails at the first import, or
     later; wheels for another processor are different programs.
 
     Example: on node3 `python3` is /usr/bin/python3, on the others /opt/conda/bin/python3.
 
-    Fix: name the interpreter by its full path, or make the login without a terminal find the same one.
+    Fix: name the interpreter by its full path, or make non-interactive logins find the same one.
 
-    Known limits: a different path alone is information; versions of Python are compared by VER003.
+    Known limits: a different path alone is informational; VER003 compares versions of Python.
     """
     wrong = False
     for what, values, severe in (
@@ -418,14 +419,14 @@ def _abi(value: Installed) -> str:
 def source_trees_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[str, Installed]) -> Iterator[Verdict]:
     """Packages installed from a source tree or repository have the same commit on every node.
 
-    What it checks: the commit of packages installed from a repository, and the one that is checked out where a package
-    is installed in place (pip install -e).
+    What it checks: the commit of packages that are installed from a repository, and the checked-out commit of packages
+    that are installed in place (pip install -e).
 
-    Why it matters: the version number is the same and the code is not: one node runs last week's trainer.
+    Why it matters: the version number is the same but the code is not: one node runs last week's trainer.
 
     Example: Megatron-LM installed in place at 3f2a91c on node3 and at 8be10d4 elsewhere.
 
-    Fix: check out one commit everywhere, or install in place only on a shared file system.
+    Fix: check out the same commit everywhere, or install in place only on a shared file system.
 
     Known limits: changes that are not committed are not seen here; CPY001 compares the job's own files.
     """
@@ -442,7 +443,7 @@ def source_trees_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[
         place = observed[node].sources[name].place
         yield failed(
             f"{name}: commit",
-            f"{name}, installed from {place}, is of different commits: {division.description}",
+            f"{name}, installed from {place}, has different commits: {division.description}",
             at=Evidence("packages", commit, division.common, f"git -C {place} log -1", node),
             nodes=tuple(division.odd),
             remedy=f"Check out {division.common} of {name} on {fold(division.odd)}.",
@@ -456,15 +457,15 @@ def source_trees_differ(job: Job, fleet: Fleet, facts: Facts, observed: Mapping[
 def packages_overwrite_each_other(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """No two installed distributions provide the same import package, and none is installed in two versions.
 
-    What it checks: pairs such as paddlepaddle and paddlepaddle-gpu or NCCL for two releases of CUDA, which write files
-    of the same names; and metadata of two versions of one distribution in one folder.
+    What it checks: pairs such as paddlepaddle and paddlepaddle-gpu, or NCCL for two releases of CUDA, which write files
+    with the same names; and metadata of two versions of one distribution in one folder.
 
     Why it matters: whichever was installed last has overwritten part of the other, and removing one breaks both. Which
     NCCL or framework is loaded is then random, and may differ between nodes.
 
     Example: `paddlepaddle-gpu` installed over `paddlepaddle`.
 
-    Fix: uninstall both, then install the one that is wanted.
+    Fix: uninstall both, then install the intended one.
 
     Known limits: only pairs known from training jobs are checked.
     """
@@ -485,7 +486,7 @@ def packages_overwrite_each_other(job: Job, fleet: Fleet, facts: Facts) -> Itera
             f"{' and '.join(both)} are installed together on {fold(nodes)} and overwrite each other's files",
             at=Evidence("packages", " and ".join(both), "one of them", f"{executable} -m pip list", nodes[0]),
             nodes=nodes,
-            remedy=f"`{executable} -m pip uninstall {names}` until none is left, then install the wanted one.",
+            remedy=f"`{executable} -m pip uninstall {names}` until none is left, then install the intended one.",
             run=(command(executable, "-m", "pip", "uninstall", "-y", *names.split(), on=nodes),),
         )
     if observed and not doubled:

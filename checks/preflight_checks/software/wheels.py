@@ -32,7 +32,7 @@ _ON_CPU = {"adam": "cpu_adam", "adamw": "cpu_adam", "lion": "cpu_lion"}
 
 
 def compiled_at_start(job: Job) -> dict[str, tuple[Claim, ...]]:
-    """Return DeepSpeed's operators that the job's configuration needs, with the claims that need them."""
+    """Return DeepSpeed's operators that the job's configuration needs, with the claims that require them."""
     claims_by_name: dict[str, tuple[Claim, ...]] = {}
     for scope in scopes(job):
         optimizer = (known_text(job, "optimizer_type", scope) or "").lower()
@@ -52,26 +52,26 @@ def compiled_at_start(job: Job) -> dict[str, tuple[Claim, ...]]:
     severity=Severity.ERROR,
 )
 def toolkit_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """If DeepSpeed compiles operators at start, the CUDA compiler has the framework's major version.
+    """If DeepSpeed compiles operators at startup, the CUDA compiler has the framework's major version.
 
-    What it checks: for a configuration that needs an operator (an optimizer on the GPU, an offloaded one), whether it
-    was built when DeepSpeed was installed, for this torch; else the version of the nvcc that torch's extensions would
-    use (CUDA_HOME, PATH, /usr/local/cuda) compared with the CUDA that torch was built for.
+    What it checks: for a configuration that needs an operator (an optimizer on the GPU, an offloaded one), whether the
+    operator was built for this torch when DeepSpeed was installed; otherwise, the version of the nvcc that torch's
+    extensions would use (CUDA_HOME, PATH, /usr/local/cuda), compared with the CUDA version that torch was built for.
 
     Why it matters: DeepSpeed rejects a different major version, or a missing compiler, when the engine is created,
-    after the model was loaded on every rank.
+    after the model has been loaded on every rank.
 
     Example: offloaded Adam, torch for CUDA 12.1, and CUDA_HOME at /usr/local/cuda-11.8.
 
     Fix: point CUDA_HOME at a toolkit of the same major version, or build the operators at installation
     (DS_BUILD_OPS=1).
 
-    Known limits: operators of other libraries, and calls of torch.utils.cpp_extension in the script, are not known
-    from the files. DS_SKIP_CUDA_CHECK=1 is respected.
+    Known limits: operators of other libraries, and calls of torch.utils.cpp_extension in the script, are not visible in
+    the files. DS_SKIP_CUDA_CHECK=1 is respected.
     """
     needed = compiled_at_start(job)
     if not needed:
-        yield not_applicable("the CUDA compiler", "nothing in the job compiles operators at start")
+        yield not_applicable("the CUDA compiler", "nothing in the job compiles operators at startup")
         return
     claims = tuple(dict.fromkeys(claim for found in needed.values() for claim in found))
     skipped = any(job.value("env.DS_SKIP_CUDA_CHECK", scope) == Known("1") for scope in scopes(job))
@@ -114,20 +114,24 @@ def _build_fault(
         for name, built, now in (("torch", deepspeed.torch, release), ("CUDA", deepspeed.cuda, build.cuda)):
             if built and minor_of(built) != minor_of(now):
                 return (
-                    f"DeepSpeed's operators were built for {name} {built}, and {now} is installed",
+                    f"DeepSpeed's operators were built for {name} {built}, but {now} is installed",
                     f"operators for {name} {now}",
                     "Reinstall DeepSpeed on {nodes}, in the environment that has this torch.",
                 )
         return None
     toolkit = software.toolkit
-    home = f"a toolkit of CUDA {build.cuda.partition('.')[0]}"
+    home = f"a CUDA {build.cuda.partition('.')[0]} toolkit"
     remedy = f"Point CUDA_HOME at {home} on {{nodes}}, or install DeepSpeed with DS_BUILD_OPS=1."
     if toolkit is None:
         return "nvcc was not found (CUDA_HOME, PATH, /usr/local/cuda)", home, remedy
     if not toolkit.version:
         return f"nvcc of {toolkit.home} does not run: {toolkit.problem}", home, remedy
     if version_of(toolkit.version).major != version_of(build.cuda).major and not skipped:
-        return f"nvcc of {toolkit.home} is {toolkit.version}, and torch was built for CUDA {build.cuda}", home, remedy
+        return (
+            f"nvcc of {toolkit.home} has version {toolkit.version}, but torch was built for CUDA {build.cuda}",
+            home,
+            remedy,
+        )
     return None
 
 
@@ -149,18 +153,18 @@ def _horovod_claims(job: Job) -> tuple[Claim, ...]:
 def horovod_lacks_feature(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Horovod was built with the features that the job uses.
 
-    What it checks: which extensions of Horovod exist, and whether the controller the launch names (gloo, mpi) and,
-    on GPUs, NCCL are compiled into them; read from the files, as `horovodrun --check-build` reports it.
+    What it checks: which extensions of Horovod exist, and whether the controller that the launch names (gloo, mpi) and,
+    on GPUs, NCCL are compiled into them; read from the files, like `horovodrun --check-build`.
 
-    Why it matters: a missing extension or controller ends every rank at `hvd.init()`; without NCCL, GPUs exchange
-    gradients through the host's memory.
+    Why it matters: a missing extension or controller stops every rank at `hvd.init()`; without NCCL, GPUs exchange
+    gradients through host memory.
 
     Example: `horovodrun --gloo` with a Horovod that pip built without CMake's Gloo, on one node of four.
 
     Fix: reinstall it with HOROVOD_WITH_PYTORCH=1, HOROVOD_WITH_GLOO=1 or HOROVOD_WITH_MPI=1, and
     HOROVOD_GPU_OPERATIONS=NCCL.
 
-    Known limits: the framework that the script uses Horovod with is not distinguished.
+    Known limits: which framework the script uses with Horovod is not distinguished.
     """
     claims = _horovod_claims(job)
     if not claims:
@@ -208,7 +212,7 @@ _NVIDIA = re.compile(r"(sm|compute)_(\d{1,9})(\d)([af]?)")
 
 
 def architectures_of(build: Build) -> tuple[list[str], bool]:
-    """Return the framework's architectures, and whether the wheel lists them (else the table does)."""
+    """Return the framework's architectures, and whether the wheel lists them (otherwise the table does)."""
     if build.architectures is not None:
         return build.architectures, True
     for row in table("architectures")["wheel"]:
@@ -222,7 +226,7 @@ def runs_on(architectures: list[str], capability: str) -> str:
     not run.
 
     CUDA's rules: `sm_80` runs on 8.0 and later minor versions of major version 8, `sm_90a` only on 9.0, `sm_100f` on
-    its family; PTX of `compute_80` is compiled for 8.0 and anything later. AMD's code is for one architecture.
+    its family; PTX of `compute_80` is compiled for 8.0 and anything later. AMD's code is for exactly one architecture.
     """
     if capability.startswith("gfx"):
         return "native" if capability in {item.split(":")[0] for item in architectures} else ""
@@ -248,15 +252,15 @@ def runs_on(architectures: list[str], capability: str) -> str:
 def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The installed framework has code for every GPU of its node.
 
-    What it checks: the architectures written in the installed wheel (torch, tensorflow) compared with the compute
+    What it checks: the architectures that the installed wheel (torch, tensorflow) records, compared with the compute
     capability of each GPU, by CUDA's rules for binaries and PTX.
 
-    Why it matters: the first kernel ends with "no kernel image is available for execution on the device"; if only PTX
-    fits, the first start compiles for minutes, and on a driver older than the toolkit it fails.
+    Why it matters: the first kernel fails with "no kernel image is available for execution on the device"; if only PTX
+    fits, the first start compiles for minutes, and with a driver older than the toolkit it fails.
 
     Example: torch 2.5 for CUDA 12.4 (up to sm_90) on a node with B200s (compute capability 10.0).
 
-    Fix: install a build that lists the architecture, usually one for a newer CUDA.
+    Fix: install a build with the architecture, usually one for a newer CUDA.
 
     Known limits: paddle has no list; without a readable list, a table by CUDA version is used, and the finding is a
     warning. Other packages with GPU kernels are not checked.
@@ -271,7 +275,7 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for node, software in observed.items():
         cards, build = facts.of(gpus, node), build_of(job, software)
         if not isinstance(cards, Observed) or not cards.value.gpus:
-            reason = "blocked by GPU011: its GPUs are not known" if isinstance(cards, Observed) else cards.reason
+            reason = "blocked by GPU011: its GPUs are unknown" if isinstance(cards, Observed) else cards.reason
             yield unknown(node, reason, nodes=(node,))
             continue
         if build is None or not (build.cuda or build.hip):
@@ -280,7 +284,7 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         listed, sure = architectures_of(build)
         if not listed:
             yield unknown(
-                node, f"{build.framework} {build.version} does not state the GPUs that it was built for", nodes=(node,)
+                node, f"{build.framework} {build.version} does not report which GPUs it was built for", nodes=(node,)
             )
             continue
         fine = True
@@ -306,15 +310,15 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=Evidence("architectures", shown, model, _LIST, nodes[0]),
             also=gpu_claims(job),
             nodes=nodes,
-            remedy=f"Install a build of {what.split()[0]} that lists this architecture, on {fold(nodes)}.",
+            remedy=f"Install a build of {what.split()[0]} with this architecture on {fold(nodes)}.",
             certain=sure,
         )
     for (what, model, older), lacking_nodes in jit.items():
         nodes = tuple(dict.fromkeys(lacking_nodes))
         why = (
-            "and the driver is older than the toolkit that generated it, so it cannot compile it"
+            "and the driver is older than the toolkit that generated the PTX, so it cannot compile it"
             if older
-            else "which the driver compiles at the first start, taking minutes"
+            else "which the driver compiles at the first start, for minutes"
         )
         yield failed(
             f"{what} on {model}: PTX",
@@ -322,7 +326,7 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             at=Evidence("architectures", "PTX", f"code for {model}", "nvidia-smi", nodes[0]),
             also=gpu_claims(job),
             nodes=nodes,
-            remedy=f"Install a build of {what.split()[0]} that lists this architecture"
+            remedy=f"Install a build of {what.split()[0]} with this architecture"
             + (f", or update the driver on {fold(nodes)}." if older else "."),
             severity=None if older else Severity.WARNING,
         )
@@ -332,11 +336,11 @@ def wheel_lacks_gpu(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
 
 @check("VER005", "cudnn-mismatch", plan=plan_software, severity=Severity.ERROR)
 def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The cuDNN that the loader finds first is the one the framework was built for, or a later minor version.
+    """The cuDNN that the loader finds first is the one that the framework was built for, or a later minor version.
 
-    What it checks: which file the dynamic loader takes for cuDNN (RPATH, LD_LIBRARY_PATH, RUNPATH, cache, in its own
-    order) when the framework requests it, its version compared with the one the framework pins, and whether the parts
-    that cuDNN opens by name come from the same folder.
+    What it checks: which file the dynamic loader uses for cuDNN (RPATH, LD_LIBRARY_PATH, RUNPATH, cache, in its own
+    order) when the framework requests it, its version compared with the one that the framework pins, and whether the
+    parts that cuDNN opens by name come from the same folder.
 
     Why it matters: an older cuDNN on LD_LIBRARY_PATH hides the framework's own; it fails at the first convolution
     or attention with a message about versions, or with CUDNN_STATUS_SUBLIBRARY_VERSION_MISMATCH.
@@ -360,7 +364,7 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             continue
         built_version, sure = _built_version(build, "cudnn")
         if not library.version or not built_version:
-            reason = library.problem or f"unknown cuDNN for {build.framework} {build.version} was built"
+            reason = library.problem or f"the cuDNN that {build.framework} {build.version} was built for is unknown"
             yield unknown(f"cuDNN on {node}", reason, nodes=(node,))
             continue
         part = next((item for item in build.libraries if item.name.startswith("libcudnn_")), None)
@@ -375,7 +379,7 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for (path, via, version, built_version, other_major), nodes in wrong.items():
         yield failed(
             f"cuDNN {version}",
-            f"the loader finds cuDNN {version} from {path} (by {via}) on {fold(nodes)}, and the framework was built "
+            f"the loader finds cuDNN {version} from {path} (by {via}) on {fold(nodes)}, but the framework was built "
             f"for {built_version}",
             at=Evidence("libcudnn.so", f"{version} at {path}", f"{built_version} or later", "ldconfig -p", nodes[0]),
             also=gpu_claims(job),
@@ -386,8 +390,8 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     for (path, version, part_path, part_version), nodes in parts.items():
         yield failed(
             f"cuDNN parts {part_version}",
-            f"the loader finds cuDNN {version} from {path} and its parts {part_version or 'of another version'} from "
-            f"{part_path} on {fold(nodes)}",
+            f"on {fold(nodes)}, the loader finds cuDNN {version} at {path}, but parts "
+            f"{part_version or 'of another version'} at {part_path}",
             at=Evidence("libcudnn_ops.so", part_path, f"a part of {version}", "echo $LD_LIBRARY_PATH", nodes[0]),
             also=gpu_claims(job),
             nodes=nodes,
@@ -397,23 +401,23 @@ def cudnn_mismatch(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     if well:
         yield passed(f"cuDNN on {well} nodes")
     elif without and not verdicts:
-        yield not_applicable("cuDNN", "no installed framework loads it")
+        yield not_applicable("cuDNN", "no installed framework loads cuDNN")
 
 
 @check("VER006", "nccl-library-differs", plan=plan_software, severity=Severity.ERROR)
 def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The NCCL that the loader finds first has one version on all nodes, and is the one the framework was built for.
+    """The NCCL that the loader finds first has one version on all nodes, which the framework was built for.
 
-    What it checks: which file the dynamic loader takes for NCCL when the framework requests it, and its version.
+    What it checks: which file the dynamic loader uses for NCCL when the framework requests it, and its version.
 
-    Why it matters: ranks with different versions of NCCL hang or fail when they connect; package metadata does not
-    show it if a system library precedes the wheel's.
+    Why it matters: ranks with different versions of NCCL hang or fail when they connect; package metadata does not show
+    this if a system library precedes the wheel's.
 
-    Example: node3 has libnccl2 2.18 from its distribution on LD_LIBRARY_PATH, the others use torch's own 2.26.
+    Example: node3 has libnccl2 2.18 from its distribution on LD_LIBRARY_PATH, but the others use torch's own 2.26.
 
     Fix: remove the folder from LD_LIBRARY_PATH, or install one version everywhere.
 
-    Known limits: a NCCL that is linked into the framework itself is not seen; VER003 compares the frameworks.
+    Known limits: an NCCL that is linked into the framework itself is not seen; VER003 compares the frameworks.
     """
     observed, verdicts = observed_software(job, facts, "NCCL's library")
     yield from verdicts
@@ -425,7 +429,7 @@ def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
             continue
         if not library.version:
             yield unknown(
-                f"NCCL's library on {node}",
+                f"NCCL library on {node}",
                 library.problem or f"{library.path} does not report its version",
                 nodes=(node,),
             )
@@ -434,7 +438,7 @@ def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     divided = split({node: library.version for node, (library, _, _) in used.items()})
     if divided is None:
         if observed and not verdicts:
-            yield not_applicable("NCCL's library", "no installed framework loads it from a file")
+            yield not_applicable("NCCL's library", "no installed framework loads NCCL from a file")
         return
     if divided.odd:
         breaking = {n: v for n, v in divided.odd.items() if minor_of(v) != minor_of(divided.common)}
@@ -442,8 +446,8 @@ def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         library = used[node][0]
         yield failed(
             "NCCL's library",
-            f"the loader finds different versions of NCCL: {divided.description} "
-            f"(on {node} {library.path}, by {library.via})",
+            f"the loader finds different versions of NCCL: {divided.description} (on {node} {library.path}, through "
+            f"{library.via})",
             at=Evidence("libnccl.so", f"{version} at {library.path}", divided.common, "ldconfig -p", node),
             also=gpu_claims(job),
             nodes=tuple(divided.odd),
@@ -457,9 +461,9 @@ def nccl_library_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         node, library = next(iter(older.items()))
         wanted = used[node][1]
         yield failed(
-            "NCCL's library: older",
-            f"the loader finds NCCL {library.version} from {library.path} (by {library.via}) on {fold(older)}, and the "
-            f"framework was built for {wanted}",
+            "NCCL library: older",
+            f"the loader finds NCCL {library.version} from {library.path} (through {library.via}) on {fold(older)}, "
+            f"but the framework was built for {wanted}",
             at=Evidence("libnccl.so", f"{library.version} at {library.path}", wanted, "ldconfig -p", node),
             also=gpu_claims(job),
             nodes=tuple(older),
@@ -475,7 +479,7 @@ def _library(build: Build | None, short: str) -> LibraryLookup | None:
 
 
 def _built_version(build: Build, short: str) -> tuple[str, bool]:
-    """Return the version that the framework was built for, else the table's, and whether the build records it."""
+    """Return the version that the framework was built for, or else the table's, and whether the build records it."""
     verdicts: str = getattr(build, short)
     if verdicts:
         return verdicts, True

@@ -1,4 +1,4 @@
-"""Checks that checkpoints can be written and fit, and that the one to resume from fits the number of ranks."""
+"""Checks that checkpoints can be written and fit, and that the checkpoint to resume from fits the number of ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _WITHOUT_STATES = ("--no-load-optim", "--finetune", "--load_module_only")
 
 @dataclass(frozen=True, slots=True)
 class _ResumedCheckpoint:
-    """A checkpoint to resume from. `optional`: the job also saves there, so it may be missing at the first start."""
+    """A checkpoint to resume from. `optional`: whether the job also saves there, so that it may be missing in the first
+    run.
+    """
 
     path: str
     scope: Scope
@@ -59,25 +61,25 @@ def _resumed_checkpoints(job: Job) -> tuple[_ResumedCheckpoint, ...]:
 def resume_topology(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The checkpoint to resume from is complete, and was written by as many ranks as will read it.
 
-    What it checks: the names in the newest checkpoint below the path, on every node. ZeRO's optimizer states are
+    What it checks: the file names in the newest checkpoint under the path, on every node. ZeRO's optimizer states are
     partitioned for one number of data-parallel ranks, Megatron-LM's mp_rank folders for one tensor and pipeline size;
-    both are compared with the sizes of the job. A missing piece, an empty piece, and a distributed checkpoint without
-    its .metadata are errors with any number of ranks.
+    both are compared with the sizes of the job. A missing file, an empty file, and a distributed checkpoint without its
+    .metadata are errors with any number of ranks.
 
-    Why it matters: the job is placed, reads the model for minutes, and ends with "the checkpoint being loaded used a DP
-    world size of 32 but the current world size is 128".
+    Why it matters: the job is placed, reads the model for minutes, and stops with "the checkpoint being loaded used a
+    DP world size of 32 but the current world size is 128".
 
     Example: a checkpoint of 4 nodes with 8 GPUs each, resumed on 3 nodes.
 
     Fix: resume with the same number of ranks, convert the checkpoint (DeepSpeed's ds_to_universal.py, Megatron's
     tools/checkpoint/convert.py), or save in a format that can be repartitioned.
 
-    Known limits: the contents of the files are not read. A folder that does not exist yet and is where the job
-    saves, too, is a first start.
+    Known limits: the contents of the files are not read. A folder that does not exist yet and to which the job also
+    saves means a first run.
     """
     checkpoints = _resumed_checkpoints(job)
     if not checkpoints:
-        yield not_applicable("resuming", "the files name no checkpoint to resume from")
+        yield not_applicable("resuming", "the job's files name no checkpoint to resume from")
     for item in checkpoints:
         observed, missing = facts_about(facts, checkpoint_state, path=item.path)
         for node, why in missing.items():
@@ -89,7 +91,7 @@ def resume_topology(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
         if existing and not faults:
             yield passed(f"{item.path} on {len(existing)} nodes")
         elif observed and not existing and not faults:
-            yield not_applicable(item.path, "no checkpoint exists yet: the job starts from scratch")
+            yield not_applicable(item.path, "no checkpoint exists yet, so the job starts from scratch")
 
 
 def _missing_findings(
@@ -116,14 +118,14 @@ def _missing_findings(
 
 
 def _broken_findings(item: _ResumedCheckpoint, existing: Mapping[str, CheckpointState]) -> list[Verdict]:
-    """Return missing or empty pieces. On local disks, nodes have only the pieces of their own ranks."""
+    """Return missing or empty files. On local disks, nodes have only the files of their own ranks."""
     verdicts: list[Verdict] = []
     state = next(iter(existing.values()))
     hollow = {name: node for node, checkpoint in existing.items() for name in checkpoint.hollow}
     if hollow:
         nodes = tuple(dict.fromkeys(hollow.values()))
         verdicts.append(
-            _incomplete_finding(item, f"these pieces are empty: {fold(hollow, 4)}", existing[nodes[0]], nodes)
+            _incomplete_finding(item, f"these files are empty: {fold(hollow, 4)}", existing[nodes[0]], nodes)
         )
     for what, ranks in (
         ("optimizer states", _ranks_with_pieces(existing, "zero")),
@@ -137,7 +139,7 @@ def _broken_findings(item: _ResumedCheckpoint, existing: Mapping[str, Checkpoint
             )
     if _ranks_with_pieces(existing, "distributed") and not any(checkpoint.index for checkpoint in existing.values()):
         verdicts.append(
-            _incomplete_finding(item, "its .metadata is missing, which is written last", state, tuple(existing))
+            _incomplete_finding(item, "its .metadata, which is written last, is missing", state, tuple(existing))
         )
     return verdicts
 
@@ -195,7 +197,7 @@ def _resize_findings(job: Job, item: _ResumedCheckpoint, existing: Mapping[str, 
 
 
 def _accepts_any_ranks(job: Job, scope: Scope) -> bool:
-    """Return whether DeepSpeed is configured to accept a checkpoint of any number of ranks."""
+    """Return whether DeepSpeed is configured to accept a checkpoint from any number of ranks."""
     settings = (
         "zero_optimization.elastic_checkpoint",
         "checkpoint.load_universal",
@@ -220,7 +222,7 @@ def _resize_finding(
     where = f"{state.resolved}/{state.tag}".rstrip("/")
     return failed(
         f"{item.path}: {ranks_name}",
-        f"the checkpoint {where} was written by {written} {ranks_name}, and the job has {rank_count}: its pieces "
+        f"the checkpoint {where} was written by {written} {ranks_name}, but the job has {rank_count}: its files "
         "cannot be repartitioned",
         at=Evidence(f"pieces by {ranks_name}", str(written), str(rank_count), f"ls {where}", node),
         also=(*item.claims, *claims),
@@ -248,21 +250,21 @@ _NUMBERS = re.compile(r" \([^()]*\)")
 def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The folder for checkpoints exists or can be created, is writable for the job's user, and is not full.
 
-    What it checks: permission, read-only mounts, free bytes, inodes and quotas of the folder that checkpoints go to, or
-    of the nearest folder above it, as ranks see it. With `--allow write` a file of 4 KiB is written there and removed.
+    What it checks: permission, read-only mounts, free bytes, inodes and quotas of the checkpoint folder, or of its
+    nearest existing ancestor, as ranks see it. With `--allow write`, a file of 4 KiB is written there and removed.
 
-    Why it matters: the first checkpoint is written hours into the run, and the job then fails and loses all its work.
+    Why it matters: the first checkpoint is written hours into the run; if that fails, all work is lost.
 
     Example: `--save /scratch/run7`, where /scratch was remounted read-only on node2 after a disk error.
 
     Fix: choose another folder, give the job's user permission, mount it writable, or free space.
 
-    Known limits: without `--allow write` a server that refuses what the kernel allows (squashed root, a hidden quota)
-    is not noticed. On nodes other than the first it is a warning unless every rank is known to write.
+    Known limits: without `--allow write`, a file server that refuses what the kernel allows (squashed root, a hidden
+    quota) is not noticed. On nodes other than the first, the finding is a warning unless every rank certainly writes.
     """
     wanted = destinations(job)
     if not wanted:
-        yield not_applicable("checkpoint folder", "the files name no folder for checkpoints")
+        yield not_applicable("checkpoint folder", "the job's files name no checkpoint folder")
     for item in wanted:
         observed, missing = facts_about(facts, folder_state, path=item.path)
         yield from unknown_states(item.path, missing, required=True)
@@ -290,11 +292,11 @@ def checkpoint_folder_unusable(job: Job, fleet: Fleet, facts: Facts) -> Iterator
             node, took = max(slow.items(), key=lambda found: found[1])
             yield failed(
                 f"{item.path}: slow",
-                f"writing 4 KiB into {item.path} took up to {took:.1f} s on {fold(slow)}",
+                f"writing 4 KiB to {item.path} took up to {took:.1f} s on {fold(slow)}",
                 at=Evidence("writing a small file", f"{took:.1f} s", f"below {SLOW_WRITE_S:g} s", "", node),
                 also=item.claims,
                 nodes=tuple(slow),
-                remedy="Check how busy its server is; a checkpoint consists of many such files.",
+                remedy="Check how busy the file server is; a checkpoint consists of many such files.",
                 certain=False,
             )
         if observed and not faults and not slow:
@@ -307,20 +309,20 @@ def _write_trials(facts: Facts, path: str) -> tuple[dict[str, str], dict[str, fl
     slow: dict[str, float] = {}
     for node, value in facts_about(facts, write_trial, path=path)[0].items():
         if value.problem:
-            found[node] = f"a small file cannot be written into {value.folder} ({value.problem})"
+            found[node] = f"a small file cannot be written to {value.folder} ({value.problem})"
         elif value.took_s > SLOW_WRITE_S:
             slow[node] = value.took_s
     return found, slow
 
 
 def _folder_fault(state: FolderState) -> str:
-    """Return why writing to the folder fails, in words; empty if no reason is known."""
+    """Return a description of why writing to the folder fails; empty if no reason is known."""
     if state.problem:
         return state.detail or state.problem
     if state.read_only:
         return f"{state.mount_point or state.nearest} is mounted read-only"
     if not state.writable:
-        what = "may not write into" if state.exists else "may not make it in"
+        what = "may not write to" if state.exists else "may not create the folder in"
         return f"the job's user {what} {state.nearest}"
     if state.free_bytes is not None and state.free_bytes < NO_ROOM and state.total_bytes:
         return f"{state.mount_point} is full ({size(state.free_bytes)} of {size(state.total_bytes)} free)"
@@ -335,7 +337,7 @@ def _folder_fault(state: FolderState) -> str:
 
 
 def _free_bytes(state: FolderState) -> float | None:
-    """Return bytes that can still be written, limited by the disk and every quota."""
+    """Return the number of bytes that can still be written, limited by the disk and every quota."""
     if state.free_bytes is None:
         return None
     remaining = [quota.limit_bytes - quota.used_bytes for quota in state.quotas if quota.limit_bytes is not None]
@@ -344,22 +346,22 @@ def _free_bytes(state: FolderState) -> float | None:
 
 @check("CKP012", "checkpoint-does-not-fit", plan=plan_destinations, severity=Severity.ERROR)
 def checkpoint_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """There is room for the first checkpoint, and for as many as the job keeps.
+    """There is space for the first checkpoint, and for as many as the job keeps.
 
     What it checks: the least size of a checkpoint (2 bytes of each parameter, and 12 more with Adam's states in mixed
-    precision, by the model's shape or name) compared with free space and quota of its folder. Less than one checkpoint
-    is an error; less than the kept ones (`--save_total_limit` and one, or one at every `--save-interval`) is a
-    warning, and so is a full Lustre target next to others with space.
+    precision, by the model's shape or name) compared with free space and quota of its folder. Space for less than one
+    checkpoint is an error; less than for the kept ones (`--save_total_limit` plus one, or one at every
+    `--save-interval`) is a warning, and so is a full Lustre target next to others with space.
 
-    Why it matters: the disk is full in the middle of writing, the job ends, and leaves half a checkpoint.
+    Why it matters: the disk becomes full in the middle of writing, and the job ends and leaves half a checkpoint.
 
     Example: 98 GB for each checkpoint of seven billion parameters, and 80 GB free.
 
     Fix: choose another folder, keep fewer checkpoints, remove old ones, or save only weights (`--no-save-optim`).
 
-    Known limits: a lower bound: a run that passes may still fill the disk. Only where the files give the size of the
-    model; adapters are left out. Local disks are compared with the whole checkpoint on the first node, or with each
-    node's share if every rank writes its part.
+    Known limits: this is a lower bound: a run that passes may still fill the disk. Judged only if the files give the
+    size of the model; adapters are not counted. Local disks are compared with the whole checkpoint on the first node,
+    or with each node's share if every rank writes its part.
     """
     applies = False
     for item in destinations(job):
@@ -377,13 +379,11 @@ def checkpoint_does_not_fit(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Ve
         short = list(_too_small_findings(item, needed, usable, fleet))
         yield from short
         if usable and not short and not lop:
-            yield passed(f"room in {item.path} on {len(usable)} nodes")
+            yield passed(f"free space in {item.path} on {len(usable)} nodes")
         elif observed and not usable:
             yield unknown(f"room in {item.path}", "the folder is not writable (see CKP011)")
     if not applies:
-        yield not_applicable(
-            "space for checkpoints", "the files give no folder for checkpoints or no size of the model"
-        )
+        yield not_applicable("space for checkpoints", "the job's files give no checkpoint folder or no model size")
 
 
 def _too_small_findings(
@@ -409,14 +409,14 @@ def _too_small_findings(
         each = f"{size(needed.each_bytes)} each ({what})"
         yield failed(
             f"{item.path}: {'first checkpoint' if count == 1 and group is first else 'kept checkpoints'}",
-            f"{item.path} has {size(group[node])} free on {fold(group)}, and "
-            + ("the first checkpoint takes" if group is first else f"the {count} checkpoints that are kept take")
+            f"{item.path} has only {size(group[node])} free on {fold(group)}, but "
+            + ("the first checkpoint needs" if group is first else f"the {count} checkpoints that are kept need")
             + f" at least {size(wanted)}"
             + (f": {each}" if group is later else f" ({what})"),
             at=Evidence("room", size(group[node]), f"at least {size(wanted)}", f"df -h {observed[node].nearest}", node),
             also=(*item.claims, *needed.claims),
             nodes=tuple(group),
-            remedy=f"Free room below {observed[node].nearest}, name another folder, or keep fewer checkpoints.",
+            remedy=f"Free space in {observed[node].nearest}, use another folder, or keep fewer checkpoints.",
             certain=group is first,
         )
 
@@ -445,38 +445,39 @@ def _full_target_finding(item: Destination, full: Mapping[str, str], observed: M
     node, names = next(iter(full.items()))
     return failed(
         f"{item.path}: targets",
-        f"{names} of {observed[node].mount_point} is full while other targets have room: files striped over it fail",
+        f"{names} of {observed[node].mount_point} is full, although other targets have space: files that are striped "
+        "over it fail",
         at=Evidence("storage targets", f"{names} full", "free space on every target", f"lfs df -h {item.path}", node),
         also=item.claims,
         nodes=tuple(full),
-        remedy=f"Set another stripe for the folder (`lfs setstripe -o ... {item.path}`), or request the target to be "
-        "balanced.",
+        remedy=f"Set a different stripe for the folder (`lfs setstripe -o ... {item.path}`), or ask an administrator "
+        "to rebalance the target.",
         certain=False,
     )
 
 
 @check("CKP013", "checkpoint-folder-not-shared", plan=plan_destinations, severity=Severity.ERROR)
 def checkpoint_folder_not_shared(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """All nodes write their parts of a checkpoint to one file system.
+    """All nodes write their parts of a checkpoint to the same file system.
 
-    What it checks: the folder's file system on each node. A server on most nodes and a local disk on some
-    is an error, a different export a warning. Local disks everywhere are a warning if every rank writes its own part
-    (ZeRO, a distributed optimizer, sharded FSDP).
+    What it checks: the folder's file system on each node. A file server on most nodes and a local disk on some is an
+    error, a different export a warning. Local disks everywhere are a warning if every rank writes its own part (ZeRO, a
+    distributed optimizer, sharded FSDP).
 
-    Why it matters: the pieces are spread over the disks of all nodes, so resuming on other nodes finds only one node's
+    Why it matters: the files are spread over the disks of all nodes, so resuming on other nodes finds only one node's
     part.
 
-    Example: /scratch is Lustre, and on node3, where the mount failed at boot, it is the local disk.
+    Example: /scratch is Lustre, but on node3, where the mount failed at boot, it is the local disk.
 
     Fix: mount it, or name a folder that all nodes share.
 
-    Known limits: the type of a file system tells whether it is shared. Frameworks configured for node-local folders
-    (DeepSpeed's use_node_local_storage) can resume from them.
+    Known limits: the type of a file system determines whether it counts as shared. Frameworks configured for node-local
+    folders (DeepSpeed's use_node_local_storage) can resume from them.
     """
     wanted = destinations(job)
     if not wanted or len(fleet.nodes) < 2 or nodes_share_machine(fleet):
         yield not_applicable(
-            "checkpoint folder", "the files name no folder for checkpoints, or there is only one machine"
+            "checkpoint folder", "the job's files name no checkpoint folder, or there is only one machine"
         )
         return
     for item in wanted:
@@ -495,7 +496,7 @@ def checkpoint_folder_not_shared(job: Job, fleet: Fleet, facts: Facts) -> Iterat
         yield failed(
             f"{item.path}: local",
             f"{item.path} is on a local disk ({state.file_system} at {state.mount_point}) on {fold(local)}"
-            + (f", and on {served} on the other nodes: a mount may be missing" if some else ", and every rank writes"),
+            + (f", and on {served} on the other nodes: a mount may be missing" if some else ", but every rank writes"),
             at=Evidence(
                 "checkpoint folder", state.file_system, served or "a shared one", f"findmnt -T {state.nearest}", node
             ),

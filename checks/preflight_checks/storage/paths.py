@@ -1,4 +1,4 @@
-"""Checks that the data of the job is on every node, with equal content, and has enough shards for its ranks."""
+"""Checks that the job's data is on every node, with equal content, and has enough shards for its ranks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ _LOCAL_PREFIXES = re.compile(r"^(?:/|\./|\.\./|~/)")
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A path that the job reads, with its claims. `same_for_all`: for all ranks, not a node's own share."""
+    """A path that the job reads, with its claims. `same_for_all`: whether it is for all ranks, not a node's own
+    share.
+    """
 
     path: str
     claims: tuple[Claim, ...]
@@ -35,12 +37,12 @@ class Wanted:
 
 
 def is_node_path(text: str) -> bool:
-    """Return whether a text may be a path on a node: no remote address, and no placeholder."""
+    """Return whether a string may be a path on a node: neither a remote address nor a placeholder."""
     return bool(text) and not _REMOTE_PREFIXES.match(text) and ("{" not in text or has_braces(text))
 
 
 def wanted_paths(job: Job) -> tuple[Wanted, ...]:
-    """Return the known paths on the nodes that are to be examined, data first."""
+    """Return the known paths on the nodes to examine, with data first."""
     claims_by_path: dict[str, list[Claim]] = {}
     for quantity in ("data_path", "input_file", "model_name"):
         for claim in job.about(quantity):
@@ -99,7 +101,7 @@ plan_paths = for_each_path(path_state, wanted_paths)
 _WORDS = {
     "missing": "does not exist",
     "denied": "may not be read",
-    "dangling": "is a dangling link",
+    "dangling": "is a dangling symbolic link",
     "stale": "is on a mount with a stale file handle",
     "other": "cannot be accessed",
 }
@@ -107,7 +109,7 @@ _WORDS = {
 
 @check("DAT011", "data-path-missing", plan=plan_paths, severity=Severity.ERROR)
 def data_path_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """Every data path of the job exists, readable and of one kind, on every node.
+    """Every data path of the job exists, is readable, and is of the same kind on every node.
 
     What it checks: each known data path, from the ranks' working directory, in the job context.
 
@@ -118,11 +120,11 @@ def data_path_missing(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]
 
     Fix: mount or copy the data there.
 
-    Known limits: paths that are only known at run time are not checked, nor is the content.
+    Known limits: paths that are known only at run time are not checked, and neither is the content.
     """
     wanted = wanted_paths(job)
     if not wanted:
-        yield not_applicable("data paths", "the files name no data path")
+        yield not_applicable("data paths", "the job's files name no data path")
     for item in wanted:
         observed, missing = facts_about(facts, path_state, path=item.path)
         yield from unknown_states(item.path, missing, required=True)
@@ -197,19 +199,19 @@ def shard_list_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
 
     What it checks: names and sizes of the files of each data path, compared between nodes.
 
-    Why it matters: a rank with fewer files runs fewer steps and the others wait for it forever, or ranks silently
+    Why it matters: a rank with fewer files runs fewer steps, and the others wait for it forever, or ranks silently
     train on different data.
 
     Example: part-00017 is missing on node3 and truncated on node1.
 
     Fix: copy the shard again.
 
-    Known limits: contents are compared by DAT013; only the first 50000 files are compared, and none if listing takes
-    more than 2 s. Nodes whose lists have little in common are assumed to hold their own shards, with a warning.
+    Known limits: DAT013 compares contents; only the first 50000 files are compared, and none if listing takes more than
+    2 s. Nodes whose lists have little in common are assumed to have their own shards, with a warning.
     """
     wanted = list(wanted_paths(job))
     if not wanted:
-        yield not_applicable("data files", "the files name no data path")
+        yield not_applicable("data files", "the job's files name no data path")
     for item in wanted:
         observed = {
             node: state
@@ -217,11 +219,11 @@ def shard_list_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
             if not state.problem and state.kind
         }
         if not observed:
-            yield unknown(f"files of {item.path}", "it was found on no node (see DAT011)")
+            yield unknown(f"files of {item.path}", "it was not found on any node (see DAT011)")
             continue
         hurried = [node for node, state in observed.items() if state.hurried]
         if hurried:
-            yield unknown(f"files of {item.path} on {fold(hurried)}", "there are more than can be listed in 2 s")
+            yield unknown(f"files of {item.path} on {fold(hurried)}", "there are too many to list in 2 s")
         wrong = list(_judge_shards(item, observed))
         yield from wrong
         if not wrong and len(hurried) < len(observed):
@@ -245,7 +247,7 @@ def _judge_shards(item: Wanted, observed: dict[str, PathState]) -> Iterator[Verd
     for names, nodes in missing.items():
         many = len(names) > 1
         yield failed(
-            f"{item.path}: named files absent",
+            f"{item.path}: named files missing",
             f"{item.path} names {fold(names, 4)}, which {'do' if many else 'does'} not exist on {fold(nodes)}",
             at=Evidence("data files", f"without {fold(names, 4)}", "every named file", f"ls {names[0]}", nodes[0]),
             also=item.claims,
@@ -260,7 +262,7 @@ def _judge_shards(item: Wanted, observed: dict[str, PathState]) -> Iterator[Verd
             at=Evidence("data files", fold(state.unreadable, 4), "readable files", f"ls -l {state.resolved}", node),
             also=item.claims,
             nodes=tuple(unreadable),
-            remedy=f"Fix the links and permissions below {item.path} on {fold(unreadable)}.",
+            remedy=f"Fix the links and permissions under {item.path} on {fold(unreadable)}.",
         )
     empty = [
         node
@@ -270,7 +272,7 @@ def _judge_shards(item: Wanted, observed: dict[str, PathState]) -> Iterator[Verd
     if empty and len(empty) < len(observed):
         yield failed(
             f"{item.path}: empty",
-            f"{item.path} is empty on {fold(empty)}, and holds files on the other nodes: a mount may be missing",
+            f"{item.path} is empty on {fold(empty)}, but has files on the other nodes: a mount may be missing",
             at=Evidence("data files", "no files", "the shards", f"ls {item.path}", empty[0]),
             also=item.claims,
             nodes=empty,
@@ -318,7 +320,7 @@ def _difference_finding(
         also=item.claims,
         remedy=f"Copy {fold([*absent, *resized], 4) or 'the data'} to {node} again."
         if is_similar
-        else f"If every node should hold all of {item.path}, copy it to {node}; separate shards per node are fine.",
+        else f"If every node should have all of {item.path}, copy it to {node}; separate shards per node are fine.",
         certain=is_similar,
     )
 
@@ -334,22 +336,22 @@ def data_content_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
     """Data files with the same name and size have the same content on every node.
 
     What it checks: digests of a few files of each path, chosen by the hashes of their names so that every node reads
-    the same ones. Files up to 1 MiB are read whole, of larger ones the head, the middle and the tail.
+    the same ones. Files up to 1 MiB are read completely; of larger files, the head, the middle and the tail are read.
 
-    Why it matters: a shard that was copied while it was written, an index built by another version, or another
-    tokenizer trains on different samples, or on shapes that no collective can reduce, and the file size does not show
-    it.
+    Why it matters: with a shard that was copied while it was being written, an index from another version, or another
+    tokenizer, a rank trains on different samples, or on shapes that no collective can reduce, and the file size does
+    not show this.
 
     Example: train.idx of node3 was built a week earlier from other documents of the same number.
 
-    Fix: copy the file again from a node that has the right one.
+    Fix: copy the file again from a node with the right content.
 
-    Known limits: differences outside the sampled pieces are not seen. If all files of a node differ but no size does,
+    Known limits: differences outside the sampled parts are not seen. If all files of a node differ but no size does,
     they may be its own shards: a warning. Shared file systems are not read.
     """
     wanted = wanted_paths(job)
     if not wanted or len(fleet.nodes) < 2 or nodes_share_machine(fleet):
-        yield not_applicable("contents of data", "the files name no data path, or the nodes are one machine")
+        yield not_applicable("data contents", "the job's files name no data path, or the nodes are one machine")
         return
     for item in wanted:
         states = facts_about(facts, path_state, path=item.path)[0]
@@ -359,7 +361,9 @@ def data_content_differs(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdi
         for problem in dict.fromkeys(cut.values()):
             yield unknown(f"contents of {item.path} on {fold(n for n in cut if cut[n] == problem)}", problem)
         if len(observed) < 2:
-            yield unknown(f"contents of {item.path}", "they could be read on fewer than two nodes, or are on a server")
+            yield unknown(
+                f"contents of {item.path}", "they could be read on fewer than two nodes, or are on a file server"
+            )
             continue
         odd = _odd_files(observed)
         shared = Counter(name for samples in observed.values() for name in samples)
@@ -394,8 +398,8 @@ def _content_difference_finding(
     what = "all files that were read" if own else fold(names, 4)
     return failed(
         f"{item.path}: content on {node}",
-        f"{what} of {item.path} on {node} {'differ' if many else 'differs'} from the other nodes in content, but not "
-        "in size",
+        f"{what} of {item.path} on {node} {'differ' if many else 'differs'} from the other nodes in content, "
+        "although not in size",
         at=Evidence(
             f"{'content' if example.whole else 'head, middle and tail'} of {names[0]}",
             example.digest,
@@ -404,9 +408,9 @@ def _content_difference_finding(
             node,
         ),
         also=item.claims,
-        remedy=f"If every node should hold the same data, copy it to {node}; separate shards per node are fine."
+        remedy=f"If every node should have the same data, copy it to {node}; separate shards per node are fine."
         if own
-        else f"Copy {fold(names, 4)} of {item.path} to {node} again, from a node that has the right one ({other}).",
+        else f"Copy {fold(names, 4)} of {item.path} to {node} again, from a node with the right content ({other}).",
         certain=not own,
     )
 
@@ -425,25 +429,27 @@ _MIN_SHARD_SHARE = 0.5
 def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every rank gets a data file, and no rank gets much more data than another.
 
-    What it checks: if files are assigned as a whole (tar files of webdataset, a file list that the script divides over
-    trainers), their number on each node compared with the ranks and loader workers; the most and the least bytes of a
-    rank; and, if nodes have their own files, the bytes of each node.
+    What it checks: if whole files are assigned (webdataset tar files, a file list that the script divides among
+    trainers), their number on each node compared with the ranks and loader workers; the most and the fewest bytes per
+    rank; and, if nodes have their own files, the bytes per node.
 
-    Why it matters: a rank without a file ends its epoch at once, and the others wait for it in the next collective.
+    Why it matters: a rank without a file ends its epoch immediately, and the others wait for it in the next collective.
 
-    Example: 6 tar files for 8 ranks; node3 has its own 20 shards where the others have 24.
+    Example: 6 tar files for 8 ranks; node3 has 20 shards of its own, but the others have 24.
 
     Fix: more and smaller files, or a reader that repeats or splits them.
 
-    Known limits: only Paddle's data sets are known to divide a list, where too few files are an error; tar files may
-    be sampled with replacement, so too few are a warning. Files are assumed to be assigned in the order of their
-    names.
+    Known limits: only Paddle's data sets are known to divide a list, so only there are too few files an error; tar
+    files may be sampled with replacement, so too few are a warning. Files are assumed to be assigned in the order of
+    their names.
     """
     wanted = [item for item in wanted_paths(job) if not item.same_for_all]
     divided = [claim for claim in job.about("dataset_files_shared") if claim.value == Known(True)]
     world, claims = largest_value(job, "ps_workers") or world_of(job, fleet)
     if not wanted or world < 2 or _draws_with_replacement(job):
-        yield not_applicable("data files for ranks", "the files name no data path, or one rank reads all of it")
+        yield not_applicable(
+            "data files for ranks", "the job's files name no data path, or one rank reads all of the data"
+        )
         return
     for item in wanted:
         states = facts_about(facts, path_state, path=item.path)[0]
@@ -480,7 +486,9 @@ def _are_complete(state: PathState) -> bool:
 
 
 def _shards(state: PathState) -> dict[str, int]:
-    """Return the files assigned to ranks, by name: the tar files if there are any, else all except the list itself."""
+    """Return the files assigned to ranks, by name: the tar files if there are any, otherwise all except the list
+    itself.
+    """
     named = {entry.name: entry.size_bytes for entry in state.entries}
     tars = {name: size_bytes for name, size_bytes in named.items() if name.endswith(_WHOLE_FILES)}
     return tars or {name: size_bytes for name, size_bytes in named.items() if not name.endswith(".list")}
@@ -503,7 +511,7 @@ def _too_few_findings(
         certain = bool(divided) and needed == world
         yield failed(
             f"{item.path}: too few",
-            f"{item.path} holds {short[node]} data files on {fold(short)}, fewer than {what}: some get none",
+            f"{item.path} has {short[node]} data files on {fold(short)}, fewer than {what}: some get none",
             at=Evidence("data files", str(short[node]), f"at least {needed}", f"ls {item.path} | wc -l", node),
             also=(*item.claims, *claims, *divided[:1]),
             nodes=tuple(short),
@@ -529,10 +537,10 @@ def _uneven_rank_findings(
             f"{item.path}: skew",
             f"rank {rich} reads {size(max(shares))} of {item.path}, but rank {poor} only {size(min(shares))}: rank "
             f"{poor} ends its epoch much earlier",
-            at=Evidence("bytes of a rank", f"{size(min(shares))} to {size(max(shares))}", "about the same", "", node),
+            at=Evidence("bytes per rank", f"{size(min(shares))} to {size(max(shares))}", "about the same", "", node),
             also=(*item.claims, *claims),
             nodes=tuple(whole),
-            remedy="Split the data into files of equal size, or make the reader stop all ranks together.",
+            remedy="Split the data into files of equal size, or make the reader stop all ranks at the same step.",
             certain=False,
         )
         return
@@ -556,10 +564,9 @@ def _uneven_node_findings(item: Wanted, shown: Mapping[str, int]) -> Iterator[Ve
     rich = max(shown, key=lambda name: shown[name])
     yield failed(
         f"{item.path}: nodes",
-        f"nodes have their own files below {item.path}: {size(shown[poor])} on {poor} and "
-        f"{size(shown[rich])} on {rich}",
-        at=Evidence("bytes of a node", size(shown[poor]), size(shown[rich]), f"du -sh {item.path}", poor),
+        f"nodes have different files in {item.path}: {size(shown[poor])} on {poor}, but {size(shown[rich])} on {rich}",
+        at=Evidence("bytes per node", size(shown[poor]), size(shown[rich]), f"du -sh {item.path}", poor),
         also=item.claims,
-        remedy="Distribute the files evenly, or make the reader stop all ranks together.",
+        remedy="Distribute the files evenly, or make the reader stop all ranks at the same step.",
         certain=False,
     )

@@ -1,4 +1,4 @@
-"""Checks of folders for temporary files and caches, and where the job writes what."""
+"""Checks of folders for temporary files and caches, and of where the job writes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ _SHAPES = ("arguments", "gpt-neox")
 
 @dataclass(frozen=True, slots=True)
 class Destination:
-    """A folder for checkpoints, with the claims that name it. `sharded`: every rank writes its own part there."""
+    """A folder for checkpoints, with the claims that name it. `sharded`: whether every rank writes its own part
+    there.
+    """
 
     path: str
     scope: Scope
@@ -79,13 +81,13 @@ plan_destinations = for_each_path(folder_state, destinations, quota=True)
 
 
 def is_shared(state: FolderState) -> bool:
-    """Return whether other nodes see the files that one node writes there."""
+    """Return whether other nodes see the files that one node writes to the folder."""
     return state.file_system in SHARED
 
 
 @dataclass(frozen=True, slots=True)
 class CheckpointSize:
-    """The least size of one checkpoint, how many are kept (None if unknown), and the claims for both."""
+    """The minimum size of one checkpoint, how many are kept (None if unknown), and the claims for both."""
 
     each_bytes: int
     kept_count: int | None
@@ -95,7 +97,7 @@ class CheckpointSize:
 
 
 def checkpoint_size(job: Job, scope: Scope) -> CheckpointSize | None:
-    """Return the least size of a checkpoint, by the model's shape or name; None if neither is certain."""
+    """Return the minimum size of a checkpoint, by the model's shape or name; None if neither is certain."""
     launch = next((launch for launch in job.launches if launch.scope == scope), None)
     sized = _parameters(job, scope, launch)
     if sized is None:
@@ -129,7 +131,9 @@ def _has_option(launch: Launch | None, options: tuple[str, ...]) -> bool:
 
 
 def _kept_checkpoints(job: Job, scope: Scope) -> tuple[int | None, tuple[Claim, ...]]:
-    """Return the number of checkpoints that exist at once; a new one is written before the oldest is deleted."""
+    """Return the number of checkpoints that exist at the same time; a new one is written before the oldest is
+    deleted.
+    """
     kept = known_int(job, "checkpoints_kept", scope)
     if kept is not None and kept > 0:
         return kept + 1, job.setting("checkpoints_kept", scope)
@@ -156,22 +160,22 @@ _WORDS = {
     plan=on_every_node(scratch, params={"what": "temporary"}, when=has_launches, context=True),
     severity=Severity.ERROR,
 )
-@only_if(has_launches, "temporary files", "the files start nothing on the nodes")
+@only_if(has_launches, "temporary files", "the job's files start no processes on the nodes")
 def temporary_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """Every node has a writable folder for temporary files.
 
-    What it checks: the folder that TMPDIR, TEMP or TMP names inside the job context, else /tmp: it must exist, be
-    writable and not full. If it is unusable, the others that Python tries are checked; if none is usable, that is an
-    error. Less than 100 MiB, and with GPUs a mount that runs no programs, are warnings.
+    What it checks: the folder that TMPDIR, TEMP or TMP names inside the job context, or else /tmp, must exist, be
+    writable and not full. If it is unusable, the other folders that Python tries are checked; if none is usable, the
+    finding is an error. Less than 100 MiB, and with GPUs a noexec mount, are warnings.
 
-    Why it matters: torch does not import without one ("No usable temporary directory found"); torchrun keeps its logs
-    there, and compiled kernels are loaded from there.
+    Why it matters: torch cannot be imported without one ("No usable temporary directory found"); torchrun keeps its
+    logs there, and compiled kernels are loaded from there.
 
     Example: /tmp of node4 was filled by core dumps.
 
     Fix: remove leftovers of earlier runs from it, or set TMPDIR to a folder with space.
 
-    Known limits: the space that is needed depends on what is compiled and logged.
+    Known limits: the required space depends on what is compiled and logged.
     """
     observed, missing = facts_about(facts, scratch, what="temporary")
     yield from missing_facts(facts, scratch, "folders for temporary files") if missing else ()
@@ -206,18 +210,18 @@ def _temporary_fault(value: Scratch, *, compiles: bool) -> str:
     if state.free_bytes is not None and state.total_bytes and state.free_bytes < MIN_FREE_BYTES:
         return f"{state.resolved} has less than {size(MIN_FREE_BYTES)} left"
     if state.no_programs and compiles:
-        return f"{state.resolved} is mounted noexec, and compiled kernels are loaded from there"
+        return f"{state.resolved} is mounted noexec, but compiled kernels are loaded from it"
     return ""
 
 
 def _folder_fault(value: Scratch) -> str:
-    """Return why writing to the folder fails, in words; empty if no reason is known."""
+    """Return a description of why writing to the folder fails; empty if no reason is known."""
     state = value.folder
     named = state.resolved + (f" (from {value.variable})" if value.variable else "")
     if state.problem:
         return f"{named}: {state.detail or state.problem}"
     if not state.exists and (value.what in ("temporary", "home") or not state.writable):
-        return f"{named} does not exist" + ("" if state.writable else f" and may not be created in {state.nearest}")
+        return f"{named} does not exist" + ("" if state.writable else f" and cannot be created in {state.nearest}")
     if state.read_only:
         return f"{named} is mounted read-only"
     if not state.writable:
@@ -234,7 +238,7 @@ def _plan_home(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 
 
 def _kinds(job: Job) -> tuple[str, ...]:
-    """Return the kinds of folders that this job's libraries write to; compilers write only with GPUs."""
+    """Return the kinds of folders that this job's libraries write to; compilers write only if there are GPUs."""
     if not job.launches:
         return ()
     return ("home", "triton", "extensions") if gpu_claims(job) else ("home",)
@@ -244,22 +248,23 @@ def _kinds(job: Job) -> tuple[str, ...]:
 def cache_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """The home directory and compiler caches are writable, and nodes do not share one cache.
 
-    What it checks: HOME inside the job context; with GPUs also where Triton (TRITON_CACHE_DIR) and torch
-    (TORCH_EXTENSIONS_DIR) keep what they compiled. A missing, read-only or full folder is a warning; one on a shared
-    file system is information.
+    What it checks: HOME inside the job context; with GPUs, also the caches of Triton (TRITON_CACHE_DIR) and torch
+    (TORCH_EXTENSIONS_DIR). A missing, read-only or full folder is a warning; a folder on a shared file system is
+    informational.
 
-    Why it matters: the first step compiles kernels and cannot keep them. In one cache on NFS the ranks of different
-    nodes replace each other's files: "Stale file handle" ends one rank, and the others wait until they time out.
+    Why it matters: the first step compiles kernels but cannot store them. In a common cache on NFS, the ranks of
+    different nodes replace each other's files: "Stale file handle" ends one rank, and the others wait until they time
+    out.
 
     Example: HOME is /nonexistent, because the container runs under a user that its image does not know.
 
     Fix: `export HOME=...`; `export TRITON_CACHE_DIR=/tmp/triton-$USER-$SLURM_JOB_ID`.
 
-    Known limits: whether the job compiles anything is not known.
+    Known limits: whether the job compiles anything is unknown.
     """
     kinds = _kinds(job)
     if not kinds:
-        yield not_applicable("caches", "the files start nothing on the nodes")
+        yield not_applicable("caches", "the job's files start no processes on the nodes")
         return
     found = {what: facts_about(facts, scratch, what=what) for what in kinds}
     yield from missing_facts(facts, scratch, "caches") if any(missing for _, missing in found.values()) else ()
@@ -286,12 +291,12 @@ def cache_folder(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 at=Evidence(
                     _WORDS[what],
                     state.file_system,
-                    "a local disk of each node",
+                    "a local disk on each node",
                     f"findmnt -T {state.nearest}",
                     shared[0],
                 ),
                 nodes=tuple(shared),
-                remedy="export TRITON_CACHE_DIR=/tmp/triton-$USER-$SLURM_JOB_ID in the job script.",
+                remedy="Put `export TRITON_CACHE_DIR=/tmp/triton-$USER-$SLURM_JOB_ID` in the job script.",
                 severity=Severity.INFO,
             )
         if observed and not faults and len(shared) < 2:
@@ -319,20 +324,21 @@ def offline_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
     """In offline mode, the model that the job names is in the cache of every node.
 
     What it checks: with HF_HUB_OFFLINE or TRANSFORMERS_OFFLINE set inside the job context, whether the cache has a
-    snapshot of each model named `owner/name`; in any case, whether all nodes hold the same revision of it.
+    snapshot of each model named `owner/name`; in any case, whether all nodes have the same revision.
 
-    Why it matters: the ranks of the node without it end with "cannot find the requested files in the local cache", and
+    Why it matters: the ranks of the node without it stop with "cannot find the requested files in the local cache", and
     the others wait for them. Another revision is another model, or another tokenizer.
 
-    Example: the model was fetched on the login node into a cache that the compute nodes do not share.
+    Example: the model was downloaded on the login node to a cache that the compute nodes do not share.
 
     Fix: `huggingface-cli download owner/name` with HF_HOME on a file system that all nodes share.
 
-    Known limits: whether all files of a snapshot are there is not known; DAT011 checks a path given instead of a name.
+    Known limits: whether a snapshot has all of its files is unknown; DAT011 checks a path that is given instead of a
+    name.
     """
     models = _models(job)
     if not models:
-        yield not_applicable("models", "the files name no model of the hub")
+        yield not_applicable("models", "the job's files name no model from the Hugging Face Hub")
         return
     yield from missing_facts(facts, hub_model, "models")
     for model, claims in models.items():
@@ -344,12 +350,10 @@ def offline_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
             yield failed(
                 f"{model}: missing",
                 f"{model} is not in the cache on {fold(missing)}, and {value.variable} forbids downloading it",
-                at=Evidence(
-                    "model", f"no snapshot below {value.folder}", "a snapshot", f"ls {value.folder}", missing[0]
-                ),
+                at=Evidence("model", f"no snapshot in {value.folder}", "a snapshot", f"ls {value.folder}", missing[0]),
                 also=claims,
                 nodes=tuple(missing),
-                remedy=f"`huggingface-cli download {model}` with the HF_HOME of the job on {fold(missing)}.",
+                remedy=f"Run `huggingface-cli download {model}` with the job's HF_HOME on {fold(missing)}.",
             )
         revisions = split({node: value.main for node, value in observed.items() if value.main and value.revisions})
         if revisions is not None and revisions.odd:
@@ -360,7 +364,7 @@ def offline_model(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
                 at=Evidence("revision", revision, revisions.common, f"cat {observed[node].folder}/refs/main", node),
                 also=claims,
                 nodes=tuple(revisions.odd),
-                remedy=f"Name the revision in the job, or fetch {model} again on {fold(revisions.odd)}.",
+                remedy=f"Name the revision in the job, or download {model} again on {fold(revisions.odd)}.",
                 certain=False,
             )
         elif observed and not missing:

@@ -1,4 +1,4 @@
-"""Writes the changed scripts to a folder, runs or submits them, and judges the reports of their ranks."""
+"""Writes the changed scripts to a folder, runs or submits them, and evaluates the reports of their ranks."""
 
 from __future__ import annotations
 
@@ -65,14 +65,14 @@ class ScriptExit:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The result of a run: the exit code, and a line for people."""
+    """The result of a run: the exit code, and a line for the user."""
 
     exit_code: int
     line: str
 
 
 class _ToolFailed(Refusal):
-    """The failure of a Slurm tool; `error` holds what the tool printed."""
+    """The failure of a Slurm tool; `error` is what the tool printed."""
 
     def __init__(self, message: str, *, error: str) -> None:
         super().__init__(message)
@@ -80,7 +80,7 @@ class _ToolFailed(Refusal):
 
 
 class _Termination:
-    """Turns SIGTERM into an exception that ends child processes too, delayed until they are known."""
+    """Turns SIGTERM into an exception that also ends child processes, delayed until these are known."""
 
     def __init__(self) -> None:
         self._signal_received = 0
@@ -94,7 +94,7 @@ class _Termination:
         signal.signal(signal.SIGTERM, self._before)
 
     def arm(self) -> None:
-        """Raise on SIGTERM from now on, or at once if it already arrived."""
+        """Raise on SIGTERM from now on, or immediately if it has already arrived."""
         self._armed = True
         if self._signal_received:
             raise SystemExit(128 + self._signal_received)
@@ -106,16 +106,16 @@ class _Termination:
 
 
 def run(script: Path, interpreter: Sequence[str], *, deadline_s: float) -> ScriptExit:
-    """Run the script here with this process's standard output, and end all of its processes at the deadline."""
+    """Run the script here with this process's standard output; end all of its processes at the deadline."""
     with _Termination() as termination:
         code = _wait([*(interpreter or ("bash",)), str(script)], deadline_s, termination)
     if code is None:
-        return ScriptExit("still running", True, f"it did not end within {deadline_s:g} s")
+        return ScriptExit("still running", True, f"it did not finish within {deadline_s:g} s")
     return ScriptExit(f"exit code {code}" if code >= 0 else f"signal {-code}", code != 0)
 
 
 def _wait(words: Sequence[str], deadline_s: float, termination: _Termination) -> int | None:
-    """Return the exit code of a command line; None at the deadline. All processes it started are ended."""
+    """Return the exit code of a command line; None at the deadline. All processes that it started are ended."""
     if _log.isEnabledFor(logging.DEBUG):
         _log.debug("run %s", command_text(words))
     try:
@@ -132,7 +132,9 @@ def _wait(words: Sequence[str], deadline_s: float, termination: _Termination) ->
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
-    """End the child and all processes it started: by SIGTERM, so that ranks report their waits, then by SIGKILL."""
+    """End the child and all processes that it started: first with SIGTERM, so that ranks report their waits, then
+    SIGKILL.
+    """
     if child.poll() is not None:
         return
     import psutil
@@ -160,7 +162,7 @@ def _signal(target: psutil.Process, number: int) -> None:
 
 
 def submit(script: Path, *, deadline_s: float, queue_deadline_s: float, report: Callable[[str], None]) -> ScriptExit:
-    """Submit with sbatch and follow the output to its end; an interruption cancels the job. Raises Refusal."""
+    """Submit with sbatch and follow the output until it ends; an interruption cancels the job. Raises Refusal."""
     with _Termination() as termination:
         job = _run_slurm_tool(["sbatch", "--parsable", str(script)]).strip().partition(";")[0]
         if not job.isdecimal():
@@ -197,12 +199,12 @@ def _follow(job: str, deadline_s: float, queue_deadline_s: float, report: Callab
         if state in _QUEUED_STATES and began is None:
             if now - submitted > queue_deadline_s:
                 reason = fields.get("Reason", "")
-                why = f"it did not start within {queue_deadline_s:g} s ({reason}); it was cancelled"
+                why = f"it did not start within {queue_deadline_s:g} s ({reason}), and was cancelled"
                 return ScriptExit("queued", False, why)
         else:
             began = began if began is not None else now
             if now - began > deadline_s:
-                return ScriptExit(state.lower(), True, f"it did not end within {deadline_s:g} s; it was cancelled")
+                return ScriptExit(state.lower(), True, f"it did not finish within {deadline_s:g} s, and was cancelled")
         time.sleep(_POLL_EVERY_S)
 
 
@@ -293,7 +295,7 @@ def _read_reports(reports: Path) -> list[dict[str, Any]]:
 
 
 def judge(ended: ScriptExit, reports: Path, launches: Mapping[int, str]) -> Verdict:
-    """Return the verdict on launches with these branches; of branches that exclude each other one is enough."""
+    """Return the verdict on launches with these branches; of mutually exclusive branches, one is enough."""
     lines = _read_reports(reports)
     how = ended.stop_reason or f"the script ended ({ended.status})"
     reasons = dict.fromkeys(reason for item in lines if not item.get("go") for reason in item.get("why", ()))
@@ -311,8 +313,8 @@ def judge(ended: ScriptExit, reports: Path, launches: Mapping[int, str]) -> Verd
         suffix = f"; after that {how}" if ended.failed else ""
         if others:
             numbers = ", ".join(map(str, others))
-            suffix = f"; launch {numbers} is in another branch, which was not taken and not tested{suffix}"
-        return Verdict(GO, f"GO: {summary} without an error{suffix}")
+            suffix = f"; launch {numbers} is in another branch, which was not taken and so not tested{suffix}"
+        return Verdict(GO, f"GO: {summary} without errors{suffix}")
     if ended.failed:
         return Verdict(NO_GO, f"NO-GO: {how}; {summary}")
     named = f"; no report from launch {', '.join(map(str, silent))}" if silent else ""
@@ -323,7 +325,7 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def encode_copy(root: Path, copy: ChangedCopy) -> bytes:
-    """Return the bytes of the file with the parts replaced. Raises Refusal if the old file is not UTF-8."""
+    """Return the bytes of the file with its parts replaced. Raises Refusal if the old file is not UTF-8."""
     try:
         raw = regular_file.read(root / copy.path, MAX_BYTES)
         raw.decode("utf-8")

@@ -43,7 +43,7 @@ class ReplacedLaunch:
     """One changed launch.
 
     `number` counts the script's launches from 1, `launch` is the id of the (first) launch; `removed` are the user's
-    words, replaced by `trainer`, a separate file for each launch so that their reports can be distinguished.
+    words, which `trainer` replaces; it is a separate file for each launch, so that their reports can be distinguished.
     """
 
     number: int
@@ -62,7 +62,7 @@ class ReplacedLaunch:
 
 @dataclass(frozen=True, slots=True)
 class ChangedCopy:
-    """A changed file: the path of the original below the root, the new name, and the new content."""
+    """A changed file: the path of the original under the root, the new name, and the new content."""
 
     path: str
     name: str
@@ -99,7 +99,7 @@ class _Group:
 
 
 def plan(root: Path, path: str, folder: Path, *, launch: int | None = None) -> Relaunch:
-    """Plan the replacement of the programs (or only of number `launch`) in a script. Raises Refusal."""
+    """Plan the replacement of the programs (or only of launch number `launch`) in a script. Raises Refusal."""
     tree = DirectoryTree(root)
     file = tree.read(path)
     if isinstance(file, Note):
@@ -126,7 +126,7 @@ def plan(root: Path, path: str, folder: Path, *, launch: int | None = None) -> R
 
 
 def ranks_of(jobs: Sequence[Job]) -> dict[str, int]:
-    """Return the number of ranks of each launch by its id, if the job's files state it."""
+    """Return the number of ranks of each launch by its id, if the job's files give it."""
     return {
         launch.id: size
         for job in jobs
@@ -158,12 +158,12 @@ def spawned_by(jobs: Sequence[Job], launch: ReplacedLaunch) -> int | str:
             if stated and all(claim.value == Unresolved(Symbol.GPU_COUNT.value) for claim in stated):
                 return "gpus"
     raise Refusal(
-        f"launch {launch.number} at {launch.place}: its program starts its ranks itself, and how many is not known"
+        f"launch {launch.number} at {launch.place}: its program starts its ranks itself, and their number is unknown"
     )
 
 
 def backends_of(jobs: Sequence[Job]) -> dict[str, str]:
-    """Return the backend, `nccl` or `gloo`, that each launch requests; launches without one are left out."""
+    """Return the backend, `nccl` or `gloo`, that each launch requests; launches without a backend are left out."""
     return {
         launch.id: name
         for job in jobs
@@ -174,7 +174,7 @@ def backends_of(jobs: Sequence[Job]) -> dict[str, str]:
 
 def _plain(path: str) -> str:
     if not _PLAIN_PATH.fullmatch(path):
-        raise Refusal(f"{path} contains characters with a meaning in a shell; choose another --to folder")
+        raise Refusal(f"{path} contains characters that are special in a shell; choose another --to folder")
     return path
 
 
@@ -244,7 +244,7 @@ def _provable(group: _Group, before: TracedScript, file: SourceFile, tree: Tree,
         return each
     assert first is not None
     span = group.launches[0].launch.span
-    raise Refusal(f"launch {group.number} cannot be replaced by itself: {first}", span) from first
+    raise Refusal(f"launch {group.number} cannot be replaced alone: {first}", span) from first
 
 
 def _apply_changes(edits: Sequence[Edit], before: TracedScript, file: SourceFile, tree: Tree) -> TracedScript:
@@ -260,7 +260,7 @@ def _texts(edits: Sequence[Edit], tree: Tree) -> dict[str, str]:
     for edit in edits:
         file = tree.read(edit.path)
         if not isinstance(file, SourceFile):
-            raise Refusal(f"{edit.path} contains the launch and cannot be read")
+            raise Refusal(f"{edit.path} contains the launch, but cannot be read")
         texts[edit.path] = file.text
     return texts
 
@@ -288,7 +288,7 @@ def _start_of(written: WrittenFile, tree: Tree) -> int:
 def _copies(
     edits: Sequence[Edit], before: TracedScript, tree: Tree, main: str, root: Path, folder: Path
 ) -> tuple[ChangedCopy, ...]:
-    """Return the changed files and the files that lead to them; references between them name the copies."""
+    """Return the changed files and the files that refer to them; references between them name the copies."""
     wanted = [_translate_edit(edit, before, tree) for edit in edits]
     names = {main: _name(main, {})}
     todo = list(dict.fromkeys(edit.path for edit in wanted))
@@ -334,7 +334,7 @@ def _reference(entry: Entered, trace: Trace, target: str) -> Edit:
         places = merge_ranges(written.fields[entry.index].text)
     if len(places) != 1:
         span = entry.command.words[entry.index].span
-        raise Refusal(f"{entry.target} contains a launch, and the word that contains its name cannot be isolated", span)
+        raise Refusal(f"{entry.target} contains a launch, but the word that contains its name cannot be isolated", span)
     return Edit(places[0].file.path, places[0].start, places[0].end, _plain(target))
 
 
@@ -378,12 +378,12 @@ def prove(
 ) -> None:
     """Compare the changed script with the old one.
 
-    Every command must still be there, in order, under the same condition and with the same words; only the chosen
-    launches start the given entry in place of their program. Words may differ if a command only prints them, or passes
-    a launch on as a string.
+    Every command must still exist, in order, under the same condition and with the same words; only the chosen launches
+    start the given entry instead of their program. Words may differ if a command only prints them, or passes a launch
+    on as a string.
 
     Raises:
-        Refusal: something else would change; the message says what and where in the old script.
+        Refusal: if something else would change; the message names it and its location in the old script.
     """
     old, new = before.script.commands, after.script.commands
     wanted = {id(launch.command): (launch, entry) for launch, entry in chosen}
@@ -391,16 +391,16 @@ def prove(
     removed = _removed_texts([launch for launch, _ in chosen])
     for was, now in zip(old, new, strict=False):
         if was.condition != now.condition:
-            raise Refusal("the condition of this command would change as well", was.span)
+            raise Refusal("the condition of this command would also change", was.span)
         found = wanted.get(id(was))
         if found is not None:
             _require_entry(found[0], now, found[1])
         elif id(was) in around and _passes_launch_on(was, now, removed, _edited_words(before, was, edits)):
             pass
         elif not _equal_or_printed(was.words, now.words):
-            raise Refusal("the words of this command come from the same text and would change as well", was.span)
+            raise Refusal("the words of this command are from the same text and would also change", was.span)
         if not _same_variables(was.environment, now.environment, removed):
-            raise Refusal("the environment of this command would change as well", was.span)
+            raise Refusal("the environment of this command would also change", was.span)
     if len(old) != len(new):
         more = old[len(new)].span if len(new) < len(old) else (old[-1].span if old else Span("", 1, 1, 1, 1))
         raise Refusal(f"the changed script would run {len(new)} commands instead of {len(old)}", more)
@@ -433,9 +433,9 @@ def _require_entry(launch: TracedLaunch, command: Command, entry: str) -> None:
     place = launch.command.words[index].span
     position = len(kept)
     if found[position : position + 1] != [Known(entry)]:
-        raise Refusal("the program would not be replaced by the trainer there", place)
+        raise Refusal("the trainer would not replace the program there", place)
     if found[:position] != kept:
-        raise Refusal("words before the program would change as well", place)
+        raise Refusal("words before the program would also change", place)
     remaining = found[position + 1 :]
     old = [word.value for word in launch.command.words[index + 1 :]]
     if any(value not in old for value in remaining):
@@ -499,7 +499,7 @@ def _require_same_launches(before: TracedScript, after: TracedScript) -> None:
     for was, now in zip(old, new, strict=False):
         same = was.launch.launcher == now.launch.launcher and was.launch.wrappers == now.launch.wrappers
         if not same or was.launch.condition != now.launch.condition:
-            raise Refusal(f"this would become a different launch, by {now.launch.launcher}", was.launch.span)
+            raise Refusal(f"this would become a different launch, with {now.launch.launcher}", was.launch.span)
     if len(old) != len(new):
         place = old[min(len(new), len(old) - 1)].launch.span if old else Span("", 1, 1, 1, 1)
         raise Refusal(f"the changed script would have {len(new)} launches instead of {len(old)}", place)

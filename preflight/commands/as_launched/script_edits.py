@@ -1,4 +1,4 @@
-"""The launches of a script, the words that each is written in, and the text edits that replace their programs."""
+"""The launches of a script, the words in which each is written, and the text edits that replace their programs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Edit:
 
 
 class Refusal(Exception):
-    """A program cannot be replaced without changing something else; `span` is the location, if there is one."""
+    """The reason why a program cannot be replaced without changing something else; `span` is the location, if any."""
 
     def __init__(self, message: str, span: Span | None = None) -> None:
         super().__init__(message)
@@ -58,7 +58,7 @@ def apply(texts: Mapping[str, str], edits: Iterable[Edit]) -> dict[str, str]:
         for edit in sorted(found, reverse=True):
             if edit.end > next_start:
                 line = text.count("\n", 0, edit.start) + 1
-                raise Refusal(f"{path}:{line}: two launches share words that would need different replacements")
+                raise Refusal(f"{path}:{line}: two launches share words that need different replacements")
             text = text[: edit.start] + edit.text + text[edit.end :]
             next_start = edit.start
         changed[path] = text
@@ -85,7 +85,7 @@ def edits(path: str, text: str, place: str) -> Iterator[Edit]:
             if found is None:
                 requested = document.text[start : node.end_byte]
                 message = f"{requested} depends on the script's location, which its copy would change"
-                raise Refusal(f"{message}; use the script's own folder with --to", span_of(path, text, start, start))
+                raise Refusal(f"{message}; pass the script's own folder with --to", span_of(path, text, start, start))
             cut = found["cut"]
             answer = posixpath.dirname(place) if cut == "%/*" else posixpath.basename(place) if cut else place
             yield Edit(path, start, node.end_byte, answer)
@@ -116,8 +116,8 @@ class TracedLaunch:
     """One launch: its command, its launch line, and how it is written.
 
     `program` is the index of the program's word in the command; None, with a reason in `why`, if there is no program to
-    replace. `ranks` is true if a Python interpreter starts it, so that it may be a rank; `spawns` if it is started once
-    and starts its ranks itself.
+    replace. `ranks`: whether a Python interpreter starts it, so that it may be a rank; `spawns`: whether it is started
+    once and starts its ranks itself.
     """
 
     launch: Launch
@@ -188,7 +188,9 @@ class Change:
 
 
 def change(traced: TracedLaunch, entry: str, *, whole: bool) -> Change:
-    """Return the edits that replace the program, and (`whole`) all of its arguments, with `entry`. Raises Refusal."""
+    """Return the edits that replace the program, and with `whole` all of its arguments, with `entry`. Raises
+    Refusal.
+    """
     written, index = traced.written, traced.program
     if written is None or index is None:
         raise Refusal(traced.why or "the text of this command cannot be traced", traced.launch.span)
@@ -216,7 +218,7 @@ def change(traced: TracedLaunch, entry: str, *, whole: bool) -> Change:
 
 
 def _join_ranges(document: Document, ranges: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Join adjacent written words into one range; a redirection between them stays."""
+    """Join adjacent written words into one range; a redirection between words stays."""
     current: tuple[int, int] | None = None
     for start, end in ranges:
         if current is not None and _BETWEEN_WORDS.fullmatch(document.text, current[1], start):
@@ -247,7 +249,7 @@ def merge_ranges(pieces: Text) -> list[Place]:
 
 
 def module_flags(traced: TracedLaunch) -> tuple[int, ...]:
-    """Return the ranges of `-m` before a module name, which must go because a file replaces the module."""
+    """Return the ranges of `-m` before a module name, which must be removed because a file replaces the module."""
     words = traced.command.words
     first = len(words) - len(traced.line.found.words)
     end = range(max(first + 1, 1), traced.program or 0)

@@ -1,7 +1,8 @@
 """Finds the first failure and its cause among the symptoms of all logs, or the process to examine instead.
 
-A cause wins over a consequence whatever their times, because causes are often logged last, above all by the kernel and
-the scheduler. Among causes the earliest counts if their times are comparable, otherwise the most specific.
+A cause takes precedence over a consequence regardless of their times, because causes are often logged last, especially
+by the kernel and the scheduler. Among causes, the earliest counts if their times are comparable, otherwise the most
+specific.
 """
 
 from __future__ import annotations
@@ -120,13 +121,13 @@ def _split_explained(causes: list[Event], lasting: Sequence[Event]) -> tuple[lis
 
 
 def _same_failure(event: Event, other: Event) -> bool:
-    """Return whether two lines of one file, the first of which is less specific, report the same failure."""
+    """Return whether two lines in one file, of which the first is less specific, report the same failure."""
     ranks = {event.member.rank, other.member.rank} - {None}
     return len(ranks) < 2 and abs(event.line.line - other.line.line) <= _SAME_FAILURE_LINES
 
 
 def _decisive_event(causes: Sequence[Event]) -> Event:
-    """Return the cause that counts: the earliest; among simultaneous or undated causes the most specific."""
+    """Return the cause that counts: the earliest, or, among simultaneous or undated causes, the most specific."""
     timed = [event for event in causes if event.moment is not None]
     earliest = timed[0] if timed else None
     for event in timed[1:]:
@@ -233,12 +234,12 @@ class Survival:
 
 
 def judge_survival(scans: Sequence[ScanResult], events: Sequence[Sequence[Event]]) -> Survival:
-    """Judge the events of each file; both arguments are in the same order.
+    """Judge the events in each file; both arguments are in the same order.
 
     A run survived an error if training steps follow the error and a later line reports that the run completed; without
-    steps between, a batch script may have printed that line regardless of the result. If only training steps follow,
-    the error is survived unless the run failed later and no other cause is known: buffered output may print steps after
-    a later error.
+    steps in between, a batch script may have printed that line regardless of the result. If only training steps follow,
+    the run survived the error unless it failed later and no other cause is known, because buffered output may print
+    steps after a later error.
     """
     lasting: list[Event] = []
     survived: list[Event] = []
@@ -306,7 +307,9 @@ def _reporting_ranks(consequences: Sequence[Event]) -> set[int | None]:
 
 
 def _find_lagging(consequences: Sequence[Event], last_words: Mapping[LogProcess, LastLine]) -> Suspect | None:
-    """Return the process that waits in another collective than all others, or in none; each group by itself."""
+    """Return the process that waits in a different collective than all others, or in none; each group is judged
+    separately.
+    """
     waiting: dict[int, Event] = {}
     for event in consequences:
         if event.sequence is None or event.member.rank is None:
@@ -323,7 +326,9 @@ def _find_lagging(consequences: Sequence[Event], last_words: Mapping[LogProcess,
         if len(alone) != 1 or len(waiting) < 3:
             return None
         (event,) = alone
-        text = f"it waits in collective {event.sequence} ({event.operation}), all others in {common[0]} ({common[1]})"
+        text = (
+            f"it waits in collective {event.sequence} ({event.operation}), but all others in {common[0]} ({common[1]})"
+        )
         return Suspect(event.member, text, event.line)
     ranks = {member.rank for member in last_words if member.rank is not None}
     # Ignore absurd numbers.
@@ -339,9 +344,8 @@ def _find_lagging(consequences: Sequence[Event], last_words: Mapping[LogProcess,
 def _find_behind(consequences: Sequence[Event]) -> Suspect | None:
     """Return the processes whose collectives have lower numbers than those of most others.
 
-    The numbers are those of collectives that timed out, or of the last collectives that were started. A process may
-    have several numbers, one per group; it is behind only if all of its numbers are lower than all numbers of the
-    others.
+    The numbers are those of collectives that timed out, or of the last started collectives. A process may have several
+    numbers, one per group; it is behind only if all of its numbers are lower than all numbers of the others.
     """
     for numbers in (
         _group_by_rank((event.member.rank, event.sequence) for event in consequences),
@@ -359,7 +363,7 @@ def _find_behind(consequences: Sequence[Event]) -> Suspect | None:
                 most = max(highest[rank] for rank in others)
                 where = str(least) if least == most else f"{least} to {most}"
                 who = "the others are" if len(others) > 1 else f"rank {others[0]} is"
-                text = f"it is at collective {highest[late[0]]}, {who} at {where}"
+                text = f"it is at collective {highest[late[0]]}, but {who} at {where}"
                 return _make_suspect([LogProcess(rank=rank) for rank in late], text, consequences)
     return None
 
@@ -373,7 +377,7 @@ def _group_by_rank(pairs: Iterable[tuple[int | None, int | None]]) -> dict[int, 
 
 
 def _make_suspect(members: Sequence[LogProcess], because: str, events: Sequence[Event]) -> Suspect:
-    """Return the processes as one suspect, with the full name and the line of the first one if an event has them."""
+    """Return the processes as one suspect, with the full name and line of the first process if an event has them."""
     found = {event.member.rank: event for event in reversed(events)}
     named = [found[member.rank].member if member.rank in found else member for member in members]
     first = found.get(members[0].rank)
@@ -408,7 +412,7 @@ def _find_silent(consequences: Sequence[Event], last_words: Mapping[LogProcess, 
     quiet = [member for member in ranked if member.rank not in speaking]
     if len(quiet) == 1 and len(speaking - {None}) >= 1 and len(ranked) >= 2:
         word = ranked[quiet[0]]
-        return Suspect(quiet[0], "the other processes report a lost peer, and only this one reports nothing", word.line)
+        return Suspect(quiet[0], "all other processes report a lost peer, but this one reports nothing", word.line)
     earliest = min(ranked, key=lambda member: _seconds(ranked[member]))
     gaps = [
         seconds_between(ranked[earliest].moment, word.moment)
@@ -418,7 +422,7 @@ def _find_silent(consequences: Sequence[Event], last_words: Mapping[LogProcess, 
     known = [gap for gap in gaps if gap is not None]
     if known and len(known) == len(gaps) and min(known) >= _SILENT_S and earliest.rank not in speaking:
         return Suspect(
-            earliest, f"it fell silent first, {min(known):.0f} s before the other processes", ranked[earliest].line
+            earliest, f"it stopped logging first, {min(known):.0f} s before the other processes", ranked[earliest].line
         )
     return None
 
@@ -428,7 +432,7 @@ def _seconds(word: LastLine) -> float:
 
 
 def _find_self_ended(consequences: Sequence[Event]) -> Suspect | None:
-    """Return the only process that a supervisor reports to have ended by itself."""
+    """Return the only process that a supervisor reports as having ended on its own."""
     ended = [
         event for event in consequences if event.symptom.id in ("task-ended", "aborted-itself", "mpi-aborted-itself")
     ]
@@ -436,6 +440,6 @@ def _find_self_ended(consequences: Sequence[Event]) -> Suspect | None:
     ranks_by_number = [event for event in ranks_by_number if event.member.rank not in _reporting_ranks(consequences)]
     if ranks_by_number and len({event.member.rank for event in ranks_by_number}) == 1:
         return Suspect(
-            ranks_by_number[0].member, "it ended by itself, and its log gives no reason", ranks_by_number[0].line
+            ranks_by_number[0].member, "it ended on its own, and its log gives no reason", ranks_by_number[0].line
         )
     return None

@@ -1,4 +1,4 @@
-"""Types of a diagnosis: symptoms, events seen in logs, and the result."""
+"""The types of a diagnosis: symptoms, events in logs, and the result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ SCHEMA_VERSION = 3
 
 
 class Kind(enum.Enum):
-    """The kind of a line: it names the fault (cause), only shows a failure (consequence), or reports a completed run.
+    """The kind of a line, which names the fault (cause), only shows a failure (consequence), or reports a completed
+    run.
 
     `foreign`: a line of a system other than a training run that looks like a fault of one.
     """
@@ -43,9 +44,9 @@ class Subject(enum.Enum):
 class Answer(enum.Enum):
     """The result of a diagnosis.
 
-    `suspected`: only the usual reason, or how a process ended. `unknown`: the run failed, and no line gives a reason.
-    `no-end`: no line reports a failure or a completed run. `no-run`: nothing shows that the logs are of a training run.
-    `unreadable`: empty, binary or truncated.
+    `suspected`: only the usual reason is known, or how a process ended. `unknown`: the run failed, but no line gives a
+    reason. `no-end`: no line reports a failure or a completed run. `no-run`: nothing shows that the logs are of a
+    training run. `unreadable`: empty, binary or truncated.
     """
 
     COMPLETED = "completed"
@@ -63,9 +64,9 @@ class Symptom:
 
     Args:
         passes: whether the line also occurs in successful runs (a retry), so that it counts only if few lines follow.
-        everyday: whether programs that train nothing write the line, too, so that it does not show a training run.
+        everyday: whether other programs also write the line, so that it does not indicate a training run.
         explains: symptoms that are not causes if this one occurred.
-        found_by: ids of the rules and checks that find it before the job starts; `beyond` says why there are none.
+        found_by: ids of the rules and checks that find it before the job starts; `beyond` is why there are none.
     """
 
     id: str
@@ -98,7 +99,7 @@ class LogProcess:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of a log. `time` is as written; a line without a time has that of an earlier line."""
+    """One line of a log. `time` is as written; a line without a time has the time of an earlier line."""
 
     path: str
     line: int
@@ -108,7 +109,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A time in a log: seconds since January 1st, in UTC (`is_utc`) or an unknown zone, which cannot be compared."""
+    """A time in a log: seconds since January 1st, in UTC (`is_utc`) or in an unknown zone, which cannot be compared."""
 
     text: str
     seconds: float
@@ -126,9 +127,9 @@ class Event:
         sequence: number of the collective that the process waits in, if the line gives it.
         enqueued: number of the last collective that the process started, if the line gives it.
         peers: ranks that the process waits for, if the line gives them.
-        doubtful: training seems to continue after it, so it may not be why the run failed.
-        evidence: what other lines or files add: the meaning of a number in the line, where each rank was.
-        is_hang: dumps or stacks of several ranks show it, not a line of a log.
+        doubtful: whether training seems to continue after it, so that it may not be why the run failed.
+        evidence: details from other lines or files: the meaning of a number in the line, where each rank was.
+        is_hang: whether dumps or stacks of several ranks show it, instead of a log line.
     """
 
     symptom: Symptom
@@ -158,11 +159,12 @@ class Pointer:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """A fault, and the processes with this fault. `members` are all processes that report it, the first one first.
+    """A fault, and the processes with this fault. `members` are all processes that report it, in order of their
+    reports.
 
     Args:
-        evidence: what other files add: where each rank was, or the meaning of a number in the line.
-        is_hang: dumps or stacks of several ranks show it; `line` is then the dump, and its text the difference.
+        evidence: details from other files: where each rank was, or the meaning of a number in the line.
+        is_hang: whether dumps or stacks of several ranks show it; `line` is then the dump, and its text the difference.
     """
 
     symptom: str
@@ -181,7 +183,7 @@ class Cause:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """A consequence of another failure with its first line. `is_foreign`: not of a training run."""
+    """A consequence of another failure, with its first line. `is_foreign`: whether it is not from a training run."""
 
     symptom: str
     meaning: str
@@ -203,7 +205,7 @@ class Suspect:
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """A file that was read. `problem` states which part could not be read, and why."""
+    """A file that was read. `problem` is which part could not be read, and why."""
 
     path: str
     member: LogProcess
@@ -217,11 +219,11 @@ class Log:
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """The whole diagnosis. The same logs always give the same one.
+    """The whole diagnosis. The same logs always give the same diagnosis.
 
     Args:
         cause: the cause of the first failure; None if no line names one.
-        others: further causes in the logs that came later or are less certain.
+        others: other causes in the logs that are later or less certain.
         suspect: a process to examine, if there is no cause.
         last_words: the last lines that look like errors, if there is no cause.
         survived: errors after which the run continued.

@@ -1,4 +1,4 @@
-"""A diagnosis as text: who failed first, the decisive line, its meaning, what to do, and the consequences."""
+"""A diagnosis as text: which process failed first, the decisive line, its meaning, the remedy, and the consequences."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _print_cause(sheet: Sheet, cause: Cause) -> None:
         head.append(f"  ({clean(cause.line.time)})")
     sheet.line(head)
     if len(cause.members) > 1:
-        sheet.wrapped(f"the same happened to {format_members(cause.members[1:])}", indent=2)
+        sheet.wrapped(f"the same happened on {format_members(cause.members[1:])}", indent=2)
     _print_line(sheet, cause.line)
     if cause.frame:
         sheet.wrapped(f"{'at' if cause.is_hang else 'raised at'} {clean(cause.frame)}", indent=6)
@@ -79,10 +79,10 @@ def _print_other_cause(sheet: Sheet, cause: Cause) -> None:
 
 
 _WITHOUT_CAUSE = {
-    Answer.UNKNOWN: "the run failed, and no line of these logs gives a reason",
-    Answer.NO_END: "no line says that the run failed, and none that it completed: it may still run, have stopped "
-    "without a message, or have more logs than these",
-    Answer.NO_RUN: "no sign of a training run: these logs name no launcher, no framework and no rank",
+    Answer.UNKNOWN: "the run failed, but no line of these logs gives a reason",
+    Answer.NO_END: "no line shows that the run failed or completed: it may still be running, have stopped without a "
+    "message, or have more logs than these",
+    Answer.NO_RUN: "no sign of a training run: these logs name no launcher, framework or rank",
     Answer.UNREADABLE: "these logs are empty, binary or truncated, so nothing is known about the run",
 }
 
@@ -105,7 +105,7 @@ def _print_unknown(sheet: Sheet, diagnosis: Diagnosis) -> None:
     else:
         head = Text()
         who = format_members((suspect.member, *suspect.others))
-        head.append(f"no log says why; look at {who} first", style="bold yellow")
+        head.append(f"no log gives the reason; check {who} first", style="bold yellow")
         sheet.line(head)
         sheet.wrapped(f"because {suspect.because}")
         if suspect.line is not None:
@@ -144,7 +144,7 @@ def _print_pointers(sheet: Sheet, pointers: Sequence[Pointer], beyond: str) -> N
 
 
 def _print_effects(sheet: Sheet, effects: Sequence[Effect], culprits: Sequence[LogProcess]) -> None:
-    """Print which processes failed as a consequence, then a line for each symptom; its meaning only with -v."""
+    """Print which processes failed as a consequence, then one line per symptom; its meaning only with -v."""
     own = {member.rank for member in culprits}
     victims = [member for effect in effects for member in effect.members if member.rank not in own]
     head = Text("what followed", style="bold")

@@ -1,8 +1,8 @@
 """Reads dumps of torch's Flight Recorder: the last collectives of a rank, as JSON or as a pickle.
 
 The format is that of `torch._C._distributed_c10d._dump_fr_trace` and `_dump_fr_trace_json` (versions 2.1 to 2.10). A
-dump does not name its rank: the groups that it lists have one rank in common, or the name of its file ends with it.
-Pickles are not executed: only instructions that build plain containers are followed.
+dump does not name its rank: the rank is the one that all listed groups have in common, or is at the end of the file
+name. Pickles are not executed: only instructions that build plain containers are followed.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class Call:
     """One collective of one rank.
 
     Args:
-        sequence: its number in the group, from 1 on; the same for all ranks of the group.
+        sequence: its number in the group, starting at 1; the same for all ranks of the group.
         shapes: sizes of its input tensors, as text.
-        is_finished: it ended on this rank.
+        is_finished: whether it ended on this rank.
         pair: sender and receiver of a point-to-point call, numbered in the group; `sequence` then counts such calls.
         place: `path:line` of the user's program, or of the innermost frame; empty if the dump has no stacks.
     """
@@ -70,8 +70,8 @@ class Dump:
     """The dump of one rank: its calls in order, and the ranks of each group, if the dump lists them.
 
     Args:
-        reached: how far it came in groups of whose collectives none may be left in the dump.
-        is_whole: the dump goes back to the first call, so that a group without calls was never used.
+        reached: how far it came in groups whose collectives may no longer be in the dump.
+        is_whole: whether the dump goes back to the first call, so that a group without calls was never used.
     """
 
     rank: int
@@ -88,7 +88,7 @@ def looks_like_dump(head: bytes) -> bool:
 
 
 def read_dump(data: bytes, rank: int | None, path: str) -> Dump | None:
-    """Return the dump in a file, or None; `rank` is that of its name, or -1. Raises ValueError if damaged."""
+    """Return the dump in a file, or None; `rank` is the rank in its name, or -1. Raises ValueError if damaged."""
     if data.startswith(_PICKLE):
         document = load_pickle(data)
     elif len(data) > MAX_JSON_BYTES:
@@ -116,7 +116,7 @@ def read_dump(data: bytes, rank: int | None, path: str) -> Dump | None:
 
 
 def _rank(groups: Mapping[str, tuple[int, ...]], named: int | None) -> int:
-    """Return the only rank that is in all groups that a dump lists, otherwise the rank in the name of its file."""
+    """Return the only rank that is in all groups of a dump, otherwise the rank in its file name."""
     listed = [set(ranks) for ranks in groups.values() if ranks]
     common = set.intersection(*listed) if listed else set()
     if len(common) == 1:
@@ -262,7 +262,7 @@ def _is_count(value: Any) -> TypeGuard[int]:
 
 
 def _text(value: Any) -> str:
-    """Return a string, or a count as text; empty for other values, because a container's text may be unbounded."""
+    """Return a string, or a count as a string; empty for other values, because a container's text may be unbounded."""
     if isinstance(value, str):
         return value[:_MAX_TEXT]
     return str(value) if _is_count(value) else ""

@@ -28,12 +28,12 @@ class Hang:
     """Ranks that wait in a collective that cannot end.
 
     Args:
-        kind: `missing`: some ranks did not reach it. `stuck`: some do not finish what others finished.
-            `order`: ranks call the same collectives in another order. `other`: a rank is in another collective.
-            `sizes`: the tensors differ.
-        ranks: those that differ from the others.
-        waiting: those that entered it.
-        text: the difference in words.
+        kind: `missing`: some ranks did not reach it. `stuck`: some do not finish what others finished. `order`: ranks
+            call the same collectives in a different order. `other`: a rank is in a different collective. `sizes`: the
+            tensors differ.
+        ranks: the ranks that differ from the others.
+        waiting: the ranks that entered it.
+        text: a description of the difference.
         places: what each rank does, one line each.
         place: `path:line` of the user's program where the first of `ranks` is, or where the others wait.
         path: dump of the first of `ranks` that has one, or of a waiting rank.
@@ -69,11 +69,11 @@ class _Positions:
     """The progress of each rank of a group.
 
     Args:
-        calls: of each rank, the collectives by number.
-        waits: the first collective that a rank has entered and not finished.
+        calls: the collectives of each rank, by number.
+        waits: the first collective that a rank has entered but not finished.
         reached: the first collective that a rank has not finished, or half a step after the last one that it entered;
             ranks without a dump, and those that may have called more than their dump shows, are left out.
-        lost: ranks of the group that left no dump.
+        lost: ranks in the group that left no dump.
     """
 
     calls: Mapping[int, Mapping[int, Call]]
@@ -82,7 +82,7 @@ class _Positions:
     lost: tuple[int, ...]
 
     def awaited(self, number: int) -> tuple[int, ...]:
-        """Return the ranks that hold up a collective, preferably ones with a dump, since others may be anywhere."""
+        """Return the ranks that hold up a collective, preferably ranks with a dump, because others may be anywhere."""
         return tuple(rank for rank, reached in self.reached.items() if reached < number) or self.lost
 
     def is_held_up(self, number: int, rank: int) -> bool:
@@ -145,7 +145,7 @@ def _members(
 
 
 def _first_difference(group: _Positions, dumps: Mapping[int, Dump]) -> Hang | None:
-    """Return the first unfinished collective of a group that the ranks call in different ways."""
+    """Return the first unfinished collective of a group that the ranks call differently."""
     unfinished = {call.sequence for own in group.calls.values() for call in own.values() if not call.is_finished}
     for number in sorted(unfinished):
         here = {rank: own[number] for rank, own in sorted(group.calls.items()) if number in own}
@@ -166,7 +166,7 @@ def _find_awaited(groups: Mapping[str, _Positions], dumps: Mapping[int, Dump]) -
     awaited = {rank for ranks in edges.values() for rank in ranks}
     while (inner := {rank for own in awaited for rank in edges[own] if rank in awaited}) != awaited:
         awaited = inner
-    each_other = f"{format_ranks(awaited)} wait for each other, and the dumps do not show which one went wrong: "
+    each_other = f"{format_ranks(awaited)} wait for each other, and the dumps do not show which rank is at fault: "
     return _describe_missing(sorted(awaited), groups, dumps, text=each_other) if awaited else None
 
 
@@ -181,7 +181,7 @@ def _is_first_call(dump: Dump, call: Call) -> bool:
 def _edges(
     groups: Mapping[str, _Positions], dumps: Mapping[int, Dump], counts: Callable[[Dump, Call], bool]
 ) -> dict[int, set[int]]:
-    """Return the ranks that each rank waits for in the calls that count."""
+    """Return the ranks that each rank waits for in its unfinished calls."""
     edges: dict[int, set[int]] = {}
     for group in groups.values():
         held_up = {number: group.awaited(number) for number in sorted(set(group.waits.values()))[:_MAX_NUMBERS]}
@@ -217,7 +217,7 @@ def _unanswered_calls(dumps: Mapping[int, Dump]) -> Iterator[tuple[int, int, Cal
 
 @dataclass(frozen=True, slots=True)
 class _Delay:
-    """The reason why others wait for a rank: a collective that it alone did not finish, or did not reach."""
+    """The reason why others wait for a rank: a collective that only this rank did not finish or reach."""
 
     group: str
     number: int
@@ -227,7 +227,7 @@ class _Delay:
         here = self.here(group)
         what = f"collective {self.number} of {_group(here)}, {next(iter(here.values())).operation}"
         if self.is_entered:
-            return f"{format_ranks(ranks)} did not finish {what}, which others of the group finished"
+            return f"{format_ranks(ranks)} did not finish {what}, which others in the group finished"
         if not any(rank in dumps for rank in ranks):
             return f"{format_ranks(ranks)} left no dump, and may be why the other ranks wait in {what}"
         waits = f"{format_ranks(here)} {'waits' if len(here) == 1 else 'wait'}"
@@ -290,8 +290,8 @@ def _describe_mismatch(
         odd = sorted(rank for rank, call in call_by_rank.items() if call.operation != common)
         swapped = all(_is_swapped(number, rank, common, call_by_rank, calls) for rank in odd)
         text = (
-            f"collective {number} of {_group(call_by_rank)} is {call_by_rank[odd[0]].operation} on {format_ranks(odd)} "
-            f"and {common} on the others"
+            f"collective {number} of {_group(call_by_rank)} is {call_by_rank[odd[0]].operation} on "
+            f"{format_ranks(odd)}, but {common} on the others"
         )
         return _hang(
             "order" if swapped else "other", odd, call_by_rank, text, _latest_calls(call_by_rank, dumps), dumps
@@ -303,8 +303,8 @@ def _describe_mismatch(
         odd = sorted(set(call_by_rank) - set(_with(usual, call_by_rank)))
         first = call_by_rank[odd[0]]
         text = (
-            f"collective {number} of {_group(call_by_rank)}, {operation}, has {first.shapes} {first.dtypes} "
-            f"on {format_ranks(odd)} and {usual[0]} {usual[1]} on the others"
+            f"collective {number} of {_group(call_by_rank)}, {operation}, has {first.shapes} {first.dtypes} on "
+            f"{format_ranks(odd)}, but {usual[0]} {usual[1]} on the others"
         )
         return _hang("sizes", odd, call_by_rank, text, _latest_calls(call_by_rank, dumps), dumps)
     return None
@@ -437,7 +437,7 @@ def read_stack(text: str, rank: int, path: str) -> Stack | None:
 
 
 def _is_library(place: str) -> bool:
-    """Return whether a place is in a library; py-spy shortens paths of packages to `torch/...`."""
+    """Return whether a location is in a library; py-spy shortens paths of packages to `torch/...`."""
     return is_library(place) or place.startswith(("torch/", "threading.py", "multiprocessing/", "selectors.py", "<"))
 
 
@@ -451,7 +451,7 @@ def find_hang_in_stacks(stacks: Sequence[Stack]) -> Hang | None:
         odd = sorted(stack.rank for stack in outside)
         waiting = tuple(sorted(stack.rank for stack in inside))
         verb = "is" if len(odd) == 1 else "are"
-        text = f"{format_ranks(odd)} {verb} in no collective, {format_ranks(waiting)} in {inside[0].collective}"
+        text = f"{format_ranks(odd)} {verb} in no collective, but {format_ranks(waiting)} in {inside[0].collective}"
         first = by_rank[odd[0]]
         return Hang("missing", tuple(odd), waiting, text, lines, first.place, first.path)
     names = {stack.collective for stack in inside}

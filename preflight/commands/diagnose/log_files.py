@@ -1,4 +1,4 @@
-"""The files of a failed run: its logs, streamed line by line, and the dumps, stacks and events beside them."""
+"""The files of a failed run: its logs, streamed line by line, and the dumps, stacks and events next to them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ _LOOK_S = 0.1
 class LogFile:
     """A log: its path, its name in the result, and whether the user named it or it was found in a folder.
 
-    `is_log` is false for a file of a folder that is read only if it turns out to be a dump or preflight's events.
+    `is_log` is false for a file in a folder that is read only if it turns out to be a dump or preflight's events.
     """
 
     path: Path | None
@@ -97,12 +97,14 @@ def logs_in(paths: Sequence[str | Path]) -> tuple[LogFile, ...]:
         else:
             raise UsageError(f"{path} is neither a file nor a folder")
         if len(logs) > MAX_FILES:
-            raise UsageError(f"more than {MAX_FILES} files; name a folder of one run")
+            raise UsageError(f"more than {MAX_FILES} files; name a folder with the logs of one run")
     return tuple(logs.values())
 
 
 def _files_in(folder: Path) -> Iterator[Path]:
-    """Yield possible logs below a folder in natural order, without links; special files are reported as not read."""
+    """Yield possible logs in a folder and its subfolders in natural order, without links; special files are reported as
+    not read.
+    """
     for here, folders, names in os.walk(folder):
         folders[:] = sorted((name for name in folders if not name.startswith(".")), key=natural_key)
         for name in sorted(names, key=natural_key):
@@ -123,7 +125,7 @@ _DIGITS = re.compile(r"([0-9]{1,18})")
 
 
 def chunks(log: LogFile, stdin: IO[bytes] | None, reading: ReadState) -> Iterator[bytes]:
-    """Yield a log in chunks of whole lines; an error sets `reading.problem`. A hostile log may never end."""
+    """Yield a log in chunks of whole lines; an error sets `reading.problem`. A malicious log may never end."""
     try:
         if log.path is None:
             if stdin is not None:
@@ -164,7 +166,7 @@ def _file_pieces(raw: IO[bytes], reading: ReadState) -> Iterator[bytes]:
     raw.seek(size - half)
     yield from _whole_lines(_pieces(raw), reading, half)
     limit = regular_file.size_of(half)
-    reading.problem = f"has {regular_file.size_of(size)}, of which the first and the last {limit} were read"
+    reading.problem = f"has {regular_file.size_of(size)}, of which only the first and last {limit} were read"
 
 
 @contextmanager
@@ -202,13 +204,13 @@ def _pipe_chunks(stream: IO[bytes], wait_s: float, *, opened_by_us: bool = False
         elif anything or not opened_by_us:
             return
         elif time.monotonic() >= until:
-            raise TimeoutError(f"is a FIFO to which nothing was written for {wait_s:g} s")
+            raise TimeoutError(f"is a FIFO, and nothing was written to it for {wait_s:g} s")
         else:
             time.sleep(_LOOK_S)  # A FIFO that no process has opened for writing looks like one at its end.
 
 
 def _whole_lines(pieces: Iterator[bytes], reading: ReadState, max_bytes: int) -> Iterator[bytes]:
-    """Join chunks so that they end with a line, up to `max_bytes`."""
+    """Join chunks so that they end at a line end, up to `max_bytes`."""
     held_pieces: list[bytes] = []
     size = used = 0
     started_at = time.thread_time()
@@ -227,7 +229,7 @@ def _whole_lines(pieces: Iterator[bytes], reading: ReadState, max_bytes: int) ->
                 cut = whole.rfind(b"\n") + 1 or whole.rfind(b"\r") + 1
                 if not cut:
                     # No log has such a line: it is data, or a hole in the file, and slow to search.
-                    reading.problem = f"has a line longer than {_CHUNK}; parts of it were not read"
+                    reading.problem = f"has a line longer than {_CHUNK}, of which parts were not read"
                     whole = whole[:_KEPT_BYTES] + b" " + whole[-_KEPT_BYTES:]
                     cut = len(whole)
                 yield whole[:cut]
@@ -317,7 +319,7 @@ class SideFiles:
         if dump is None:
             return is_pickle, len(data), "is a pickle, but not a dump of the Flight Recorder" if is_pickle else ""
         if dump.rank < 0:
-            return True, len(data), "is a dump without a rank; name it like nccl_trace_rank_3"
+            return True, len(data), "is a dump without a rank; give it a name such as nccl_trace_rank_3"
         # A rank may have a pickle with stacks and a JSON file of the same calls without stacks.
         known = next((at for at, other in enumerate(self.dumps) if other.rank == dump.rank), None)
         self._calls += len(dump.calls)
@@ -332,7 +334,11 @@ class SideFiles:
     def _read_stack(self, name: str, data: bytes) -> tuple[bool, int, str]:
         rank = member_of_file(name).rank
         if rank is None:
-            return True, len(data), "has the stacks of a process without its rank; name it like py-spy-rank_3.txt"
+            return (
+                True,
+                len(data),
+                ("has the stacks of a process but not its rank; give it a name such as py-spy-rank_3.txt"),
+            )
         stack = hangs.read_stack(data.decode("utf-8", "replace"), rank, name)
         if stack is not None:
             self.stacks.append(stack)

@@ -1,4 +1,4 @@
-"""The lines of a log: which may matter, when and by which process each was written, and which belong together.
+"""The lines of a log: which of them may matter, when and by which process each was written, and which belong together.
 
 Lines that belong together become one line that symptom tables can match: `@exception KeyError: 'x'` for the exception
 of a traceback, with or without its header, `@first exitcode: -9` and `@also exitcode: -15` for what torchrun reports
@@ -107,7 +107,7 @@ _BINARY_SHARE = 0.1
 
 
 def looks_binary(chunk: bytes) -> bool:
-    """Return whether the beginning of a file is data rather than text of any encoding that contains ASCII."""
+    """Return whether the beginning of a file is data instead of text in an encoding that contains ASCII."""
     sample = chunk[:65536]
     strange = len(sample) - len(sample.translate(None, _NOT_TEXT))
     undecodable = sample.decode("utf-8", "replace").count("\ufffd")
@@ -170,7 +170,7 @@ def _moment(match: re.Match[str]) -> Moment | None:
 
 
 def seconds_between(earlier: Moment | None, later: Moment | None) -> float | None:
-    """Return by how many seconds the second time is later, also over New Year; None if not comparable."""
+    """Return by how many seconds the second time is later, also across New Year; None if they are not comparable."""
     if earlier is None or later is None or earlier.is_utc != later.is_utc:
         return None
     seconds = later.seconds - earlier.seconds
@@ -217,7 +217,7 @@ class Tagging:
             match = self._match(line, start)
             if match is None:
                 break
-            member = merge_members(member, _member(match.groupdict()))
+            member = merge_members(member, _process_of_groups(match.groupdict()))
             line = line[:start] + line[match.end() :]
         if (stamp := _STAMP.match(line)) is not None:
             line = line[stamp.end() :]
@@ -239,7 +239,7 @@ class Tagging:
 
 
 def common_tagging(sample: Sequence[str]) -> Tagging:
-    """Return the common tag of a file, which four of five of its first lines have."""
+    """Return the common tag of a file: the one that four of five of its first lines have."""
     lines = [line for line in sample[:_SAMPLE] if line.strip()]
     for name, tag in _COMMON_TAGS.items():
         heads = Counter(match[0] for line in lines if (match := tag.match(line)) is not None)
@@ -262,7 +262,7 @@ def merge_members(member: LogProcess, other: LogProcess) -> LogProcess:
     )
 
 
-def _member(groups: Mapping[str, str | None]) -> LogProcess:
+def _process_of_groups(groups: Mapping[str, str | None]) -> LogProcess:
     if pod := groups.get("pod"):
         return process_of_pod(pod)
     rank, local_rank, role = groups.get("rank"), groups.get("local_rank"), groups.get("role") or ""
@@ -407,14 +407,14 @@ class Blocks:
 
     @property
     def open(self) -> bool:
-        """Return whether the next lines must be examined whatever they contain."""
+        """Return whether the next lines must be examined regardless of their content."""
         return bool(self._tracebacks or self._summaries or self._missing)
 
     def add_line(self, key: object, line: str, number: int) -> JoinedLine:
         """Return the meaning of a line, given the lines before it."""
         for pattern in _ABOUT:
             if (about := pattern.search(line)) is not None:
-                self._about = (_member(about.groupdict()), number + _ABOUT_LINES)
+                self._about = (_process_of_groups(about.groupdict()), number + _ABOUT_LINES)
         line_meaning = (
             self._summary(key, line)
             or self._traceback(key, line, number)
@@ -463,7 +463,7 @@ class Blocks:
         elif name == "host" and value != "localhost":
             summary.member = replace(summary.member, host=value)
         elif name == "rank" and (ranks := _RANKS.match(value)) is not None:
-            summary.member = merge_members(_member(ranks.groupdict()), summary.member)
+            summary.member = merge_members(_process_of_groups(ranks.groupdict()), summary.member)
             if summary.member.rank is not None and summary.member.local_rank is not None:
                 self.ranks[summary.member.host, summary.member.local_rank] = summary.member.rank
         elif name == "exitcode":

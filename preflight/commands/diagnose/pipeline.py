@@ -1,4 +1,4 @@
-"""Makes a diagnosis: reads all logs, finds the first failure and its cause, and the checks that find it earlier."""
+"""Makes a diagnosis: reads all logs, finds the first failure and its cause, and the checks that find it in advance."""
 
 from __future__ import annotations
 
@@ -211,7 +211,7 @@ def _decide(causes: Sequence[Group], effects: Sequence[Effect], survival: Surviv
 
 
 def _names_reason(event: Event) -> bool:
-    """Return whether the line gives the reason itself: a known fault, or an exception with a location."""
+    """Return whether the line itself gives the reason: a known fault, or an exception with a location."""
     certainty = event.symptom.certainty
     is_exception = certainty is Certainty.OPEN and bool(event.frame) and not event.is_hang
     return not event.doubtful and (certainty is Certainty.NAMED or is_exception)
@@ -275,9 +275,9 @@ def _notes(scans: Sequence[ScanResult], logs: Sequence[Log], causes: Sequence[Gr
     notes = [f"{log.path}: {log.problem}" for log in logs if log.problem]
     zones = {event.moment.is_utc for scanned in scans for event in scanned.events if event.moment is not None}
     if len(zones) == 2:
-        notes.append("some timestamps have a time zone and others do not, so the two kinds were not compared")
+        notes.append("some timestamps have a time zone and others do not, so the two were not compared")
     if len(causes) > 1 and not all(group.chosen.moment for group in causes[:2]):
         notes.append("causes are ordered by their messages, because not all lines have a timestamp")
     if causes and causes[0].chosen.doubtful:
-        notes.append("steps of training follow the decisive line, so the run may have survived it")
+        notes.append("training steps follow the decisive line, so the run may have continued")
     return tuple(notes)

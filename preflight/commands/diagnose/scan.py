@@ -1,4 +1,4 @@
-"""Reads one log: its symptoms by the tables of all packs, processes and times, and how far training came.
+"""Reads one log: its symptoms according to the tables of all packs, its processes and times, and the training progress.
 
 A pack lists its tables in `symptoms`, as paths below its own folder; users may add files. Rows are
 tried in order, and the first match wins. A table may also explain numbers (`codes`) and list texts that name possible
@@ -74,7 +74,7 @@ class Codes:
 
 @dataclass(frozen=True, slots=True)
 class Boilerplate:
-    """Text that a system adds to every message of a kind. `pattern` matches it where it begins with `needle`."""
+    """Text that a system adds to every message of a kind. `pattern` matches it at the position of `needle`."""
 
     needle: str
     pattern: re.Pattern[str]
@@ -82,7 +82,9 @@ class Boilerplate:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """Text that shows that a log is of a training run: a needle occurs (lower case), and the pattern matches."""
+    """Evidence that a log is from a training run: its lower-cased text contains one of `needles`, and `pattern`
+    matches.
+    """
 
     name: str
     needles: tuple[str, ...]
@@ -401,7 +403,7 @@ class Scanner:
         self._progress: deque[tuple[int, Moment | None]] = deque(maxlen=_PROGRESS_LINES)
 
     def read(self, chunks: Iterable[bytes]) -> ScanResult:
-        """Read the whole file. Memory is bounded, whatever the size of the file."""
+        """Read the whole file. Memory use does not depend on the size of the file."""
         for chunk in chunks:
             if chunk:
                 self._process_chunk(chunk)
@@ -460,7 +462,7 @@ class Scanner:
         self._record_last_lines(chunk, base)
 
     def _find_progress(self, chunk: bytes, base: int) -> None:
-        """Remember the last lines of this chunk that count steps."""
+        """Remember the last lines in this chunk that count steps."""
         begin = max(0, len(chunk) - _PROGRESS_BYTES)
         starts = [match.start() for match in _PROGRESS.finditer(chunk, begin)][-_PROGRESS_LINES * 20 :]
         lines = dict.fromkeys(max(chunk.rfind(end, 0, start) for end in (b"\n", b"\r")) + 1 for start in starts)

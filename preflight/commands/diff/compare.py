@@ -47,7 +47,9 @@ DEVIATIONS = 4.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of the limit: factors below `floor` never count, those above `ceiling` (the default) always do."""
+    """Bounds of the limit: factors below `floor` never count, and those above `ceiling` (the default limit) always
+    do.
+    """
 
     floor: float
     ceiling: float
@@ -56,13 +58,13 @@ class Limits:
 def noise_of(ratios: Sequence[float], limits: Limits) -> Noise:
     """Return the noise in `ratios`, by the median absolute deviation of their logarithms, which faults do not widen."""
     if len(ratios) < MIN_RATIOS:
-        why = f"too few to know how much they scatter; more than a factor of {limits.ceiling:g} is reported"
+        why = f"too few to estimate how much they vary; more than a factor of {limits.ceiling:g} is reported"
         return Noise(len(ratios), None, limits.ceiling, why)
     logs = [math.log(ratio) for ratio in ratios]
     spread = math.exp(deviation_from(statistics.median(logs), logs))
     # Compared as logarithms, because the factor itself may overflow.
     wanted = DEVIATIONS * math.log(spread)
-    basis = f"the fleet's ratios scatter by a factor of {spread:.3g} (median absolute deviation of {len(ratios)})"
+    basis = f"the fleet's ratios vary by a factor of {spread:.3g} (median absolute deviation of {len(ratios)})"
     if wanted <= math.log(limits.floor):
         return Noise(
             len(ratios), spread, limits.floor, f"{basis}; less than a factor of {limits.floor:g} is never reported"
@@ -86,7 +88,7 @@ _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "\u00b5s": 1e-6, "\u03bcs": 1e-6}
 
 @dataclass(frozen=True, slots=True)
 class _Quantity:
-    """A chart that is compared. `least_s`: smaller time differences are not reported, whatever their factor.
+    """A chart that is compared. `least_s`: smaller time differences are not reported, regardless of their factor.
 
     Limits: TCP over a quiet network repeats within some 10 %, small messages and short pieces of work on busy hosts
     within some 30 %; phases of a run include start-up, where ranks also wait for each other.
@@ -436,7 +438,10 @@ def _compare_versions(old: Report, new: Report) -> Iterator[Drift]:
 def _notes(old: Report, new: Report) -> Iterator[str]:
     """Yield notes on differences between the runs that make their reports less comparable."""
     if old.run.verb != new.run.verb:
-        yield f"the older report is of `{old.run.verb}`, the newer one of `{new.run.verb}`: they check different things"
+        yield (
+            f"the older report is of `{old.run.verb}`, the newer one of `{new.run.verb}`, and these check "
+            "different things"
+        )
     for what, before, after in (
         ("profile", old.configuration.profile, new.configuration.profile),
         ("selection", old.configuration.select, new.configuration.select),
@@ -586,7 +591,7 @@ def match_findings(old: Sequence[Finding], new: Sequence[Finding]) -> tuple[list
 
 
 def packs(report: Report) -> dict[str, str]:
-    """Return the versions of the packs that a report was made with, by name."""
+    """Return the versions, by name, of the packs with which a report was made."""
     return {name: version for name, _, version in (label.partition(" ") for label in report.tool.plugins)}
 
 
@@ -635,7 +640,7 @@ class _Coverage:
         """Return why this report would not show the finding even if the fault existed; empty if it would."""
         unknown = self._unknown_outcomes.get(finding.id, [])
         if finding.id not in self._checked and not unknown and not self._did_run(finding):
-            return f"{report_name} did not check it"
+            return f"{report_name} did not check this"
         if finding.locations and finding.locations[0].path not in self._read:
             return f"{report_name} did not read {finding.locations[0].path}"
         for node in self._unreached_reason(finding.nodes):
@@ -646,7 +651,7 @@ class _Coverage:
         about = _undecided_about(unknown, finding)
         if about is None and unknown and finding.id not in self._checked:
             about = unknown[0]
-        return f"{report_name} could not decide it: {about.reason}" if about is not None else ""
+        return f"{report_name} could not decide this: {about.reason}" if about is not None else ""
 
     def unseen(self, finding: Finding, nodes: Iterable[str]) -> tuple[str, ...]:
         """Return the nodes among `nodes` that were not checked, or for which the check was undecided."""

@@ -1,4 +1,4 @@
-"""The result of comparing two reports, in one versioned shape that is printed and that programs read."""
+"""The result of comparing two reports, in a versioned form that is printed and that programs read."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ class ReportSummary:
 class NewFinding:
     """A finding of the newer report only.
 
-    `counts`: whether it is severe enough to count. `unseen_before` says why the older report could not have had it;
-    empty if it could.
+    `counts`: whether it is severe enough to count. `unseen_before` is why the older report could not have had it; empty
+    if it could.
     """
 
     finding: Finding
@@ -98,7 +98,7 @@ class NodeMove(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeChange:
-    """A node that only one report names, or that answered in only one; `reason` is why it does not answer."""
+    """A node that only one report names, or that responded in only one; `reason` is why it does not respond."""
 
     node: str
     move: NodeMove
@@ -125,7 +125,7 @@ class Noise:
     """The expected difference between two measurements of the same quantity without a fault.
 
     Args:
-        spread: scatter of the fleet's ratios, as a factor: 1.06 for 6 %; None if there are too few.
+        spread: the variation of the fleet's ratios, as a factor: 1.06 for 6 %; None if there are too few.
         allowed: factor above which a difference is reported.
         because: a description of the reason.
     """

@@ -28,9 +28,9 @@ from preflight.reporters.text.groups import count
 _STYLES = {Severity.ERROR: "bold red", Severity.WARNING: "bold yellow", Severity.INFO: "bold"}
 _MOVES = {
     NodeMove.CAME: "came",
-    NodeMove.WENT: "is no longer among the nodes",
-    NodeMove.SILENT: "could be checked before and cannot now",
-    NodeMove.ANSWERS: "could not be checked before and can now",
+    NodeMove.WENT: "is no longer one of the nodes",
+    NodeMove.SILENT: "could be checked before, but not now",
+    NodeMove.ANSWERS: "could not be checked before, but can now",
 }
 #: Without -v, more than this many similar items are counted.
 _MAX_DRIFT_ROWS = 12
@@ -217,7 +217,7 @@ def _last_line(difference: Difference) -> Text:
         f"{len(difference.fixed)} fixed",
         f"{len(difference.changed)} changed",
         f"{difference.unchanged} as before",
-        *([f"{unknown_because} gone and not known to be fixed"] if unknown_because else []),
+        *([f"{unknown_because} gone, but not known to be fixed"] if unknown_because else []),
         *([f"{count(slower, 'thing')} slower"] if slower else []),
         *([f"{len(difference.drift)} drifted"] if difference.drift else []),
     ]

@@ -376,7 +376,7 @@ def drift_stories(past: Past, groups: Mapping[str, Sequence[str]], changes: Sequ
         for name, run, change in worsened_groups(compared, {effect.update.group for effect in found}):
             what = f"all nodes with {name}" if name else "all nodes"
             amount = _amount(quantity, change, compared.is_ratio)
-            message = f"{what} got worse in one step, and none of their known properties changed: {amount}"
+            message = f"{what} got worse at once, but none of their known properties changed: {amount}"
             nodes, since = tuple(groups[name]), past.time_of(run)
             wholes.append(Story("all-nodes", nodes, (quantity.name,), since, change, message, ""))
         named_nodes = {*explained, *(item.node for item in of_nodes)}
@@ -388,7 +388,7 @@ def drift_stories(past: Past, groups: Mapping[str, Sequence[str]], changes: Sequ
     for node in sorted(odd):
         parts = [_amount(quantity, away, is_ratio) for quantity, away, is_ratio in odd[node]]
         names = tuple(quantity.name for quantity, _, _ in odd[node])
-        message = f"was always worse than equal nodes: {join_words(parts)}"
+        message = f"was always worse than comparable nodes: {join_words(parts)}"
         yield Story("outlier", (node,), names, past.time_of(0), odd[node][0][1], message, "")
 
 
@@ -453,7 +453,10 @@ def _shared_step_story(past: Past, groups: Sequence[Sequence[Worse]]) -> Story:
         _amount(group[0].quantity, median(item.change for item in group), group[0].compared.is_ratio)
         for group in groups
     ]
-    message = f"got worse in the same run, and equal nodes did not: {join_words(parts)}; look for what they share"
+    message = (
+        f"got worse in the same run, but comparable nodes did not: {join_words(parts)}; look for what these "
+        "nodes have in common"
+    )
     names = tuple(group[0].quantity.name for group in groups)
     change = median(item.change for item in groups[0])
     return Story("shared-step", nodes, names, past.time_of(_middle_run(groups[0])), change, message, "")
@@ -463,7 +466,7 @@ def _node_story(past: Past, node: str, worse: Sequence[Worse]) -> Story:
     is_step = all(item.is_step for item in worse)
     parts = [_amount(item.quantity, item.change, item.compared.is_ratio) for item in worse]
     how = "in one step" if is_step else "slowly"
-    message = f"got worse {how}, compared with equal nodes: {join_words(parts)}"
+    message = f"got worse {how}, compared with comparable nodes: {join_words(parts)}"
     since = past.time_of(min(item.since for item in worse))
     forecast = "" if is_step else next(filter(None, (_forecast(past, item) for item in worse if not item.is_step)), "")
     names = tuple(item.quantity.name for item in worse)
@@ -495,7 +498,7 @@ def _forecast(past: Past, worse: Worse) -> str:
     side = "below" if sign < 0 else "above"
     first, last = day(times[-1][0] + soon), day(times[-1][0] + late)
     reached = f"{limit * 100:.0f} % {side} equal nodes"
-    return f"at this pace it is {reached} between {first} and {last} (95 % interval of the slope)"
+    return f"at this rate it is {reached} between {first} and {last} (95 % interval of the slope)"
 
 
 def day(seconds: float) -> str:
@@ -504,7 +507,7 @@ def day(seconds: float) -> str:
 
 
 def _amount(quantity: Quantity, change: float, is_ratio: bool) -> str:
-    """Return `throughput over its links 12 % lower`."""
+    """Format a change such as `throughput over its links 12 % lower`."""
     side = "higher" if change > 0 else "lower"
     if is_ratio:
         return f"{quantity.title} {abs(change):.0%} {side}".replace("%", " %")
@@ -517,9 +520,9 @@ SCHEMA_VERSION = 1
 BULK = ("nodes", "changes")
 #: The method behind the stories, for readers of the document.
 METHOD = (
-    "each node against the median of its peers (equal GPUs, else equal processors) in the same run; a change is "
-    "reported beyond 6 deviations (1.4826 MAD) of the peers' changes and 6 times its own uncertainty; slopes by Theil "
-    "and Sen; failures and counters by a binomial chance below 1 % for the whole fleet"
+    "each node is compared with the median of its peers (same GPUs, or else same processors) in the same run; a "
+    "change is reported beyond 6 deviations (1.4826 MAD) of the peers' changes and 6 times its own uncertainty; "
+    "slopes by Theil and Sen; failures and counters by a binomial chance below 1 % for the whole fleet"
 )
 
 
@@ -531,7 +534,7 @@ class NodeAccount:
         node: its name.
         state: in the newest run that examined it: `passing`, `failing` or `unknown`.
         runs: the number of runs that examined it.
-        failures: stretches of runs in which it failed by itself.
+        failures: the number of periods of runs in which only it failed.
         healthy_since: the time of the first of the passing runs that lead to the newest; null if it does not pass now.
         last_failure: the time of its last failure; null without one.
         mean_days_between_failures: null with fewer than two failures.
@@ -592,7 +595,7 @@ class Account:
 
     @property
     def blamed_nodes(self) -> tuple[str, ...]:
-        """Return the nodes to leave out of a job: those with a story that no other node shares."""
+        """Return the nodes to exclude from a job: those with a story that no other node shares."""
         own = {node for story in self.stories if story.kind in _OF_ONE for node in story.nodes}
         return tuple(item.node for item in self.nodes if item.node in own)
 

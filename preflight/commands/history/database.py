@@ -142,7 +142,9 @@ class Database:
 
     @contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Yield a connection whose changes are committed together or not at all, in turns. Raises UsageError."""
+        """Yield a connection whose changes are committed together or not at all, one process at a time. Raises
+        UsageError.
+        """
         with _errors(f"{self.label} cannot be written"), self.engine.connect() as connection, connection.begin():
             _take_turn(connection)
             yield connection
@@ -195,7 +197,7 @@ class ReadOnlyHistory:
     def reading(self, deadline_s: float) -> Iterator[Connection | None]:
         """Yield a connection that sees one state; None if nothing was written yet. Raises HistoryUnavailable."""
         if self.file is not None and not self.file.is_file():
-            raise HistoryUnavailable("missing", f"{self.label}: no such file; `preflight nodes --history` writes it")
+            raise HistoryUnavailable("missing", f"{self.label}: no such file; `preflight nodes --history` creates it")
         try:
             with _errors(f"{self.label} cannot be read"), self.engine.connect() as connection:
                 _limit(connection, deadline_s)
@@ -220,16 +222,16 @@ class ReadOnlyHistory:
             if not inspect(connection).get_table_names():
                 return False
             raise HistoryUnavailable(
-                "unreadable", f"{self.label} is not a history of preflight: the database has other tables"
+                "unreadable", f"{self.label} is not a preflight history: the database has other tables"
             )
         if revision in _known_revisions():
             raise HistoryUnavailable(
                 "older",
-                f"{self.label} was written by an older preflight (schema {revision}, expected {self.newest}); run "
-                f"once: preflight history --history {self.label}",
+                f"{self.label} was written by an older preflight (schema {revision}, expected {self.newest}); to "
+                f"update it, run: preflight history --history {self.label}",
             )
         raise HistoryUnavailable(
-            "newer", f"{self.label} was written by a newer preflight (schema {revision}); update this one"
+            "newer", f"{self.label} was written by a newer preflight (schema {revision}); update preflight"
         )
 
 
@@ -292,7 +294,7 @@ def _parse_address(address: str) -> URL:
     if backend == "postgres":
         backend = "postgresql"
     if backend not in ("sqlite", "postgresql"):
-        raise UsageError(f"--history: {backend!r} is not a supported kind of database; {expected}")
+        raise UsageError(f"--history: {backend!r} is not a supported database; {expected}")
     if backend == "sqlite":
         return url.set(drivername="sqlite")
     try:
@@ -313,7 +315,7 @@ def _check_file(url: URL, label: str, create: bool) -> None:
     file = Path(url.database)
     if not file.exists():
         if not create:
-            raise UsageError(f"{label}: no such file; `preflight nodes --history {label}` writes it")
+            raise UsageError(f"{label}: no such file; `preflight nodes --history {label}` creates it")
         if not file.parent.is_dir():
             raise UsageError(f"{label}: the folder {file.parent} does not exist")
 
@@ -359,7 +361,7 @@ def _migrate(database: Database) -> None:
         if found == newest:
             return
         if found is not None and found not in _known_revisions():
-            raise UsageError(f"{database.label} was written by a newer preflight (schema {found}); update this one")
+            raise UsageError(f"{database.label} was written by a newer preflight (schema {found}); update preflight")
         from alembic import command
 
         config.attributes["connection"] = connection

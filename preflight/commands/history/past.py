@@ -279,7 +279,7 @@ class PastRun:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A fault of a node in a run, if it counts. `rule` is empty for a node that did not answer."""
+    """A fault of a node in a run, if it counts. `rule` is empty for a node that did not respond."""
 
     run: int
     node: str
@@ -423,7 +423,7 @@ def _states(
 
 
 def _failures(connection: Connection, place: Mapping[int, int], names: Mapping[int, str]) -> tuple[Failure, ...]:
-    """Return the faults that made nodes fail: no answer, or a fault in a run where the node's state is failing."""
+    """Return the faults that made nodes fail: no response, or a fault in a run where the node's state is failing."""
     from sqlalchemy import and_, select
 
     from preflight.commands.history.database import NODE_RUNS, OUTCOMES
@@ -500,7 +500,7 @@ SOFTWARE = ("driver", "cuda", "kernel", "os")
 
 
 def peers_of(past: Past) -> dict[str, tuple[str, ...]]:
-    """Return the groups of equal nodes, keyed by a description of their hardware, as each was last seen."""
+    """Return the groups of comparable nodes by a description of their hardware, as each was last seen."""
     found = grouped((_hardware(past.last_properties(node)), node) for node in past.sets)
     return {name: tuple(nodes) for name, nodes in sorted(found.items())}
 

@@ -269,9 +269,9 @@ def failing_nodes(past: Past, own: Mapping[str, Sequence[Failure]], health: Mapp
         why = join_words(
             [f"{name} ({count})" for name, count in sorted(reasons.items(), key=lambda r: (-r[1], r[0]))[:3]]
         )
-        text = f"failed in {item.failures} separate stretches of {item.runs} runs: {why}"
+        text = f"failed in {item.failures} separate periods of {item.runs} runs: {why}"
         if len(nodes) > 1:
-            text = f"fail in the same runs, in {item.failures} separate stretches of {item.runs}: {why}"
+            text = f"fail in the same runs, in {item.failures} separate periods of {item.runs}: {why}"
         yield Story("fails-again", nodes, (), past.time_of(last), None, text, "")
     for runs in sorted(set(down.values())):
         nodes = tuple(node for node in sorted(down) if down[node] == runs)
@@ -283,7 +283,7 @@ def failing_nodes(past: Past, own: Mapping[str, Sequence[Failure]], health: Mapp
 
 
 def _failed_runs(past: Past, health: Health) -> tuple[int, ...]:
-    """Return the latest runs in which a node failed by itself, without a passing run in between."""
+    """Return the latest runs in which only this node failed, without a passing run in between."""
     failed_runs: list[int] = []
     failed = set(health.failed_in)
     for run in reversed(range(len(past.runs))):
@@ -362,7 +362,7 @@ def growing_counters(past: Past, groups: Mapping[str, Sequence[str]]) -> Iterato
         ]
         names = tuple(quantity.name for quantity, _, _, _ in counters_by_node[node])
         since = past.time_of(min(item[2] for item in counters_by_node[node]))
-        message = f"counts grow, unlike those of equal nodes: {join_words(parts)}"
+        message = f"counts grow, unlike those of comparable nodes: {join_words(parts)}"
         yield Story("counter", (node,), names, since, counters_by_node[node][0][1], message, "")
 
 

@@ -97,7 +97,7 @@ def _slurm_decides(job: Job, launch: Launch, nodes: int, world: int) -> bool:
 
 
 def starts_here(job: Job, launch: Launch) -> bool:
-    """Return whether the number of nodes is not stated and the launcher starts the ranks on its own machine."""
+    """Return whether the number of nodes is not given and the launcher starts the ranks on its own machine."""
     return job.value("starts_here", launch.scope) == Known(True) and not node_claims(job, launch)
 
 
@@ -379,7 +379,7 @@ def _text(value: object) -> str:
 
 
 def setting_of(job: Job, launch: Launch, quantity: str) -> Setting | None:
-    """Return the value of a quantity for a launch; None if the files do not state it."""
+    """Return the value of a quantity for a launch; None if the files do not give it."""
     chosen = node_claims(job, launch) if quantity == "nodes" else job.value_claims(quantity, launch.scope)
     if not chosen and quantity in ("nodes", "world_size") and starts_here(job, launch):
         return _single_node_setting(job, launch, quantity)
@@ -498,7 +498,9 @@ def _batch(job: Job, launch: Launch) -> Batch | None:
     equation = f"{'?' if whole is None else whole} samples {sign} {right}"
     if holds is False and steps is None:
         each = (micro or 0) * (replicas or 0)
-        equation = f"{whole} samples do not divide by {micro} micro batch x {replicas} data-parallel ranks = {each}"
+        equation = (
+            f"{whole} samples are not a multiple of {micro} micro batch x {replicas} data-parallel ranks = {each}"
+        )
     return Batch(equation, holds, tuple(dict.fromkeys(place for place in (whole_at, micro_at, steps_at) if place)))
 
 
@@ -521,7 +523,7 @@ def _endpoints(job: Job, launch: Launch) -> Iterator[Endpoint]:
         number = format_value(job_value(port)) if port else "the launcher's default port"
         agents = launch.launcher in _ELASTIC
         who = "the launcher on every node, and every rank" if agents else "every rank"
-        yield Endpoint("store of rank 0", f"{host}:{number}", who, _place(first))
+        yield Endpoint("rank 0's store", f"{host}:{number}", who, _place(first))
     for quantity, purpose, who in (
         ("ps_server_endpoints", "parameter server", "every trainer"),
         ("ps_worker_endpoints", "trainer", "the other trainers, for rendezvous"),

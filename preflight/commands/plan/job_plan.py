@@ -29,11 +29,11 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class OverriddenValue:
-    """A value that another one overrides.
+    """A value that another value overrides.
 
     Args:
         spelling: as written.
-        place: where.
+        place: its location.
     """
 
     spelling: str
@@ -121,7 +121,7 @@ class Batch:
     Args:
         equation: global batch = micro batch x accumulation x data-parallel ranks, with names instead of unknown
         numbers.
-        holds: whether both sides are equal; null where something is unknown.
+        holds: whether both sides are equal; null if a number is unknown.
         places: where its numbers are set.
     """
 

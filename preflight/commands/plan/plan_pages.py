@@ -163,7 +163,7 @@ def request_of(request: ResourceRequest) -> str:
 def summary_of(job: JobPlan) -> str:
     """Format the total, such as `2 launches in 3 files`."""
     launches = len(job.launches)
-    summary = f"{launches} launch{'' if launches == 1 else 'es'}" if launches else "no launch was recognised"
+    summary = f"{launches} launch{'' if launches == 1 else 'es'}" if launches else "no launch was recognized"
     return f"{summary} in {count(len(job.files), 'file')}"
 
 
@@ -386,7 +386,7 @@ def page(plan: Plan, style: Style) -> str:
             f"defaults that apply unless these variables are set in the environment (or with --set): {names}", indent=0
         )
     if plan.given:
-        sheet.wrapped(f"with {', '.join(map(clean, plan.given))} as given by --set", indent=0)
+        sheet.wrapped(f"with {', '.join(map(clean, plan.given))} from --set", indent=0)
     return sheet.text()
 
 

@@ -79,7 +79,7 @@ class Bridge:
             with anyio.fail_after(deadline_s):
                 reply = await answer
         except TimeoutError:
-            raise ExecutorError("timeout", f"no answer within {deadline_s:g} s") from None
+            raise ExecutorError("timeout", f"no response within {deadline_s:g} s") from None
         finally:
             del self._calls[number]
         if "value" in reply:
@@ -105,7 +105,7 @@ class Bridge:
                     await pipe.send(bootstrap.bootstrap_message(_bundle(), f"{_PACKAGE}.{self._entry}", {}))
                 if scope.cancelled_caught:
                     words = pipe.error_tail()
-                    raise ExecutorError("timeout", f"`{self._interpreter}` did not start in {START_S:g} s", words)
+                    raise ExecutorError("timeout", f"`{self._interpreter}` did not start within {START_S:g} s", words)
             except BaseException:
                 pipe.abandon()
                 await pipe.aclose()
@@ -175,7 +175,7 @@ class Bridge:
             waiting += data
         code = await pipe.exit_code(CLOSE_S)
         words = pipe.error_tail()
-        self._on_lost(f"the process that holds the client library ended with exit code {code}", words)
+        self._on_lost(f"the client library's process ended with exit code {code}", words)
 
     def _dispatch(self, kind: int, number: int, payload: bytes) -> None:
         if kind == mux.ANSWER:
@@ -219,14 +219,14 @@ def _parse_answer(payload: bytes) -> dict[str, Any]:
     try:
         found = wire.parse(payload, max_bytes=_MAX_FRAME_BYTES, max_items=4_000_000)
     except ValueError as error:
-        found = {"message": f"the bridge sent an invalid answer: {error}"}
+        found = {"message": f"the bridge sent an invalid response: {error}"}
     if isinstance(found, dict) and "value" in found:
         return found
     reply = found if isinstance(found, dict) else {}
     kind = reply.get("kind")
     return {
         "kind": kind if kind in UNAVAILABLE_KINDS else "crashed",
-        "message": str(reply.get("message", "the bridge sent an invalid answer"))[:4096],
+        "message": str(reply.get("message", "the bridge sent an invalid response"))[:4096],
         "detail": str(reply.get("detail", ""))[:65536],
     }
 
@@ -236,7 +236,7 @@ def _parse_end(payload: bytes) -> tuple[int | None, str]:
     try:
         found = wire.parse(payload)
     except ValueError as error:
-        return None, f"the bridge sent an invalid ending: {error}"
+        return None, f"the bridge sent an invalid end message: {error}"
     if not isinstance(found, dict):
         return None, ""
     code = found.get("code")

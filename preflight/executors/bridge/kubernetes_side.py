@@ -72,12 +72,12 @@ class KubernetesBridgeServer(BridgeServer):
                 where = "context {}".format(chosen["name"])
             else:
                 kubernetes.config.load_incluster_config(client_configuration=configuration)
-                namespace, where = _own_namespace() or namespace, "the pod it runs in"
+                namespace, where = _own_namespace() or namespace, "the pod that preflight runs in"
         except Exception as error:  # The client's reader of configuration files raises many kinds of errors.
             raise BridgeError(
                 "missing",
-                f"no cluster is configured here ({str(error) or type(error).__name__}); name a file with"
-                " --on-option kubeconfig=FILE, or run this where `kubectl get pods` works",
+                f"no cluster is configured here ({str(error) or type(error).__name__}); pass a file with --on-option "
+                "kubeconfig=FILE, or run this where `kubectl get pods` works",
             )
         # Retries would outlast every deadline.
         configuration.retries = 0
@@ -277,9 +277,9 @@ class KubernetesBridgeServer(BridgeServer):
         try:
             found = json.loads(answer.data)
         except ValueError as error:
-            raise BridgeError("crashed", f"the answer of the API server is not JSON (request: {to}): {error}")
+            raise BridgeError("crashed", f"the API server's response is not JSON (request: {to}): {error}")
         if not isinstance(found, dict):
-            raise BridgeError("crashed", f"the answer of the API server is not a JSON object (request: {to})")
+            raise BridgeError("crashed", f"the API server's response is not a JSON object (request: {to})")
         return found
 
 
@@ -550,7 +550,7 @@ def explain_api_error(to: str, status: int, body: str) -> BridgeError:
     words = 'the API server refused to %s: "%s" (HTTP %d)' % (to, message, status)
     if status == 401:
         return BridgeError(
-            "denied", words + "; the login is missing or has expired: `kubectl auth whoami`", body[:4000]
+            "denied", words + "; the credentials are missing or have expired: `kubectl auth whoami`", body[:4000]
         )
     if status == 403:
         return BridgeError("denied", words + "; " + _grant(message), body[:4000])

@@ -283,7 +283,7 @@ def _check_reachable(address: str) -> None:
         raise BridgeError("unreachable", f"{host}, the address of the Ray cluster, does not resolve here: {error}")
     except OSError as error:
         kind = "timeout" if isinstance(error, socket.timeout) else "unreachable"
-        words = "nothing answers at %s, the address of the Ray cluster: %s; does `ray status --address %s` work here?"
+        words = "nothing responds at %s, the address of the Ray cluster: %s; does `ray status --address %s` work here?"
         raise BridgeError(kind, words % (address, error.strerror or error, address))
 
 
@@ -294,23 +294,23 @@ def explain_connection_failure(address: str, message: str, version: str) -> Brid
         if len(versions) >= 2:
             (ray, python), (own_ray, own_python) = versions[:2]
             own = f"{sys.executable} has Ray {own_ray} with Python {own_python}"
-            words = f"the cluster runs Ray {ray} with Python {python}, and {own}"
+            words = f"the cluster runs Ray {ray} with Python {python}, but {own}"
         else:
             words = f"the version of Ray or Python here differs from the cluster's: {last_line(message)}"
         return BridgeError(
-            "blocked", words + "; name a Python like the cluster's: --on-option interpreter=PATH", message[-4000:]
+            "blocked", words + "; name the same Python as the cluster's: --on-option interpreter=PATH", message[-4000:]
         )
     if re.search(r"InvalidAuthToken|Authentication|UNAUTHENTICATED|auth(?:entication)? token", message):
         words = f"the cluster at {address} rejects the token, or requires one: {last_line(message)}"
         return BridgeError("denied", words + "; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN", message[-4000:])
     if "Could not find any running Ray instance" in message or "ConnectionError" in message:
-        words = f"no Ray cluster is found at {address}: {last_line(message)}"
+        words = f"no Ray cluster was found at {address}: {last_line(message)}"
         remedy = f"does `ray status --address {address}` work here?"
         return BridgeError("unreachable", f"{words}; {remedy}", message[-4000:])
     if re.search(r"Can't find a `?node_ip_address|no raylet|This node has an IP address", message):
         words = (
-            f"drivers must run on a node of the Ray cluster at {address}, and this machine is not one; use "
-            "Ray Client instead: --on-option address=ray://HEAD:10001"
+            f"drivers must run on a node of the Ray cluster at {address}, but this machine is not one; use Ray "
+            "Client instead: --on-option address=ray://HEAD:10001"
         )
         return BridgeError("unreachable", words, message[-4000:])
     return BridgeError(
@@ -322,7 +322,9 @@ def explain_start_failure(error: BaseException, deadline_s: float) -> BridgeErro
     """Explain why an actor did not start, from Ray's exception."""
     name, message = type(error).__name__, str(error)
     if name == "GetTimeoutError":
-        words = "Ray started no worker there within %.0f s; the node may be overloaded or full of workers"
+        words = (
+            "Ray started no worker there within %.0f s; the node may be overloaded or have no room for another worker"
+        )
         return BridgeError("timeout", words % deadline_s, message[-2000:])
     if name in ("ActorUnschedulableError", "TaskUnschedulableError") or "node affinity" in message.lower():
         return BridgeError("unreachable", f"Ray no longer knows the node: {last_line(message)}", message[-2000:])

@@ -137,7 +137,7 @@ def _divided_claim(total_claims: Sequence[Claim], node_claims: Sequence[Claim], 
 
 def _processes_per_machine(world_size: Plain, node_count: Plain) -> Plain:
     if not isinstance(world_size, int) or not isinstance(node_count, int) or node_count < 1:
-        raise ValueError(f"{world_size} processes cannot be divided among {node_count} machines")
+        raise ValueError(f"{world_size} processes cannot be divided evenly among {node_count} machines")
     return world_size // node_count
 
 

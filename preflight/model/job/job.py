@@ -291,7 +291,7 @@ class Job:
         """Return the value of `quantity` in `scope` according to `value_claims`; unresolved if there are none."""
         claims = self.value_claims(quantity, scope)
         if not claims:
-            return Unresolved(f"the files do not state {quantity}")
+            return Unresolved(f"the files do not give {quantity}")
         return join(claim.value for claim in claims)
 
     def value_claims(self, quantity: str, scope: Scope = WHOLE_JOB) -> tuple[Claim, ...]:

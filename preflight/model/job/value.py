@@ -98,7 +98,7 @@ MAX_NUMBER = 10**18
 
 
 def in_bounds(value: Value) -> Value:
-    """Return the value, or unresolved if it may be larger than any quantity: arithmetic could take minutes."""
+    """Return the value; unresolved if it may exceed MAX_NUMBER, because arithmetic on huge numbers can take minutes."""
     for candidate in alternatives(value):
         if isinstance(candidate, int | float) and not -MAX_NUMBER <= candidate <= MAX_NUMBER:
             return Unresolved("a number larger than any quantity of a job")
@@ -262,9 +262,9 @@ class Symbol(str, enum.Enum):
     ALLOCATED_HOSTS = "the hosts of the allocation"
     OTHER_ALLOCATED_HOST = "a later host of the allocation"
     ALLOCATED_HOST_COUNT = "the number of hosts of the allocation"
-    THIS_HOST = "the name of the host it runs on"
-    THIS_ADDRESS = "an address of the host it runs on"
-    START_DIRECTORY = "the directory it is started in"
+    THIS_HOST = "the name of the current host"
+    THIS_ADDRESS = "an address of the current host"
+    START_DIRECTORY = "the directory in which it is started"
     SUBMISSION_HOST = "the host that the job was submitted from"
     JOB_ID = "the id of the batch job"
     NODE_LIST = "the node list of the allocation"
@@ -273,11 +273,11 @@ class Symbol(str, enum.Enum):
     LOCAL_RANK = "the index of the task on its node"
     NODE_FILE = "the file in which the scheduler lists the hosts"
     NODE_FILE_LINES = "the lines of the scheduler's list of hosts"
-    LIBRARY_DEFAULT = "left to the library"
+    LIBRARY_DEFAULT = "chosen by the library"
     CONTAINER_OPTIONS = "options that are known only at run time"
     ARRAY_TASK = "the index of the Slurm array task"
-    GPU_COUNT = "the number of GPUs of the host it runs on"
-    CORE_COUNT = "the number of CPU cores of the host it runs on"
+    GPU_COUNT = "the number of GPUs of the current host"
+    CORE_COUNT = "the number of CPU cores of the current host"
     RANDOM_NUMBER = "a random number"
     TIME = "the time of the run"
     PROCESS_ID = "a process id"

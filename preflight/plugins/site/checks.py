@@ -40,7 +40,7 @@ class Value(Requirements):
 
     __pydantic_config__: ClassVar[Any] = HYPHENATED
 
-    json: Annotated[str, "Its path of keys and indexes from 0: disks.0.free."] = ""
+    json: Annotated[str, "Path of the value, with keys and indexes from 0: disks.0.free."] = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ class Check:
 
     __pydantic_config__: ClassVar[Any] = HYPHENATED
 
-    id: Annotated[str, "Three capital letters of your own and three digits: ACM201."] = ""
-    name: Annotated[str, "The fault in lower-case words: scratch-not-mounted."] = ""
+    id: Annotated[str, "Three capital letters of your choice and three digits: ACM201."] = ""
+    name: Annotated[str, "The fault, in lower-case words: scratch-not-mounted."] = ""
     message: Annotated[str, "What is wrong, in a sentence."] = ""
     remedy: Annotated[str, "What to do, in a sentence."] = ""
     evidence: Annotated[str, "URL of the document that states the requirement."] = ""
@@ -60,13 +60,15 @@ class Check:
     )
     deadline: Annotated[float, "Time limit in seconds, at most 60. Default: 5."] = 5.0
     context: Annotated[bool, "Run it as the ranks run: in their directory, environment and container."] = False
-    nodes: Annotated[Literal["every", "first"], "On every node, or only on the node of rank 0."] = "every"
+    nodes: Annotated[Literal["every", "first"], "Where to run it: on every node, or only on the node of rank 0."] = (
+        "every"
+    )
     exit: Annotated[list[int], "Exit codes that pass. Default: 0."] = field(default_factory=lambda: [0])
     warning_exit: Annotated[list[int], "Exit codes that are a warning."] = field(default_factory=list)
-    unknown_exit: Annotated[list[int], "Exit codes that mean that the command could not decide."] = field(
+    unknown_exit: Annotated[list[int], "Exit codes with which the command reports an unknown result."] = field(
         default_factory=list
     )
-    output: Annotated[str | None, "Regular expression that must match in its standard output."] = None
+    output: Annotated[str | None, "Regular expression that its standard output must match."] = None
     agree: Annotated[bool, "Its standard output must be the same on all nodes."] = False
     value: Annotated[list[Value], "Requirements on values in the JSON on its standard output."] = field(
         default_factory=list
@@ -74,7 +76,7 @@ class Check:
     absent: Annotated[
         Literal["unknown", "fault", "pass"], "The result on a node without this command. Default: unknown."
     ] = "unknown"
-    required: Annotated[bool, "Whether the verdict is incomplete without an answer. Default: true."] = True
+    required: Annotated[bool, "Whether the verdict is incomplete if the result is unknown. Default: true."] = True
 
 
 def problems(item: Check, path: tuple[str | int, ...]) -> Iterator[Problem]:
@@ -82,7 +84,7 @@ def problems(item: Check, path: tuple[str | int, ...]) -> Iterator[Problem]:
     if not item.command or not item.command[0].strip():
         yield Problem((*path, "command"), '`command` is empty; expected a list such as ["df", "-h"]')
     elif any("\0" in word for word in item.command):
-        yield Problem((*path, "command"), "`command` contains a character that an argument cannot contain")
+        yield Problem((*path, "command"), "`command` contains a character that is not allowed in an argument")
     elif len(item.command) == 1 and " " in item.command[0].strip():
         words = ", ".join(f'"{word}"' for word in item.command[0].split())
         yield Problem(
@@ -193,7 +195,7 @@ def _docstring(item: SiteCheck) -> str:
     conditions = [f"its exit code is {' or '.join(map(str, item.good))}"]
     if item.output:
         conditions.append(f"its output matches {item.output}")
-    conditions.extend(f"{value.name} in the JSON it prints is {format_tests(value.tests)}" for value in item.values)
+    conditions.extend(f"{value.name} in its JSON output is {format_tests(value.tests)}" for value in item.values)
     if item.agree:
         conditions.append("its output is the same on all nodes")
     nodes_text = "on the node of rank 0" if item.first_node else "on every node"
@@ -203,7 +205,7 @@ def _docstring(item: SiteCheck) -> str:
         f"Why it matters:\n    This site requires it in {item.file or 'its checks'}.",
         "Example:\n    None.",
         f"Fix:\n    {item.remedy}",
-        "Known limits:\n    It knows only the exit code and output of the command.",
+        "Known limits:\n    Only the exit code and the output of the command are checked.",
     )
     return "\n\n".join(paragraphs)
 
@@ -266,7 +268,9 @@ def _judge_node(item: SiteCheck, result: CommandResult | Unavailable) -> _Answer
             return _Answer(item.absent, "the command does not exist", result.reason, "the command exists")
         return _Answer("unknown", result.reason)
     if result.exit_code in item.unknown:
-        return _Answer("unknown", f"the command could not decide (exit code {result.exit_code})", _first_line(result))
+        return _Answer(
+            "unknown", f"the command reported an unknown result (exit code {result.exit_code})", _first_line(result)
+        )
     if result.exit_code not in item.good:
         end_text = f"exit code {result.exit_code}" if result.exit_code >= 0 else f"killed by signal {-result.exit_code}"
         status = "warning" if result.exit_code in item.warning else "fault"

@@ -28,15 +28,17 @@ class Requirements:
 
     __pydantic_config__: ClassVar[Any] = HYPHENATED
 
-    equals: Annotated[Plain | None, "It equals this."] = None
-    one_of: Annotated[list[Plain] | None, "It is one of these."] = None
-    none_of: Annotated[list[Plain] | None, "It is not one of these; if it has several values, none of them is."] = None
-    at_most: Annotated[float | None, "It is a number, and at most this."] = None
-    at_least: Annotated[float | None, "It is a number, and at least this."] = None
+    equals: Annotated[Plain | None, "The value equals this."] = None
+    one_of: Annotated[list[Plain] | None, "The value is one of these."] = None
+    none_of: Annotated[
+        list[Plain] | None, "The value is not one of these; if there are several values, none of them is."
+    ] = None
+    at_most: Annotated[float | None, "The value is a number, and at most this."] = None
+    at_least: Annotated[float | None, "The value is a number, and at least this."] = None
     matches: Annotated[str | None, "The whole value matches this regular expression."] = None
-    includes: Annotated[list[Plain] | None, "It has several values, which include these."] = None
-    required: Annotated[bool | None, "It is stated."] = None
-    forbidden: Annotated[bool | None, "It is not stated."] = None
+    includes: Annotated[list[Plain] | None, "There are several values, which include these."] = None
+    required: Annotated[bool | None, "The value is given."] = None
+    forbidden: Annotated[bool | None, "The value is not given."] = None
 
 
 def tests_of(item: Requirements) -> tuple[Test, ...]:

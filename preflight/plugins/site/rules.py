@@ -45,10 +45,10 @@ class When(Requirements):
 
     __pydantic_config__: ClassVar[Any] = HYPHENATED
 
-    quantity: Annotated[str | None, "A quantity that the files state; `preflight quantities` lists them."] = None
+    quantity: Annotated[str | None, "A quantity that the files can give; `preflight quantities` lists them."] = None
     env: Annotated[str | None, "An environment variable of the ranks."] = None
     launch: Annotated[
-        Literal["launcher", "program", "wrappers", "arguments"] | None, "A part of the line that starts ranks."
+        Literal["launcher", "program", "wrappers", "arguments"] | None, "A part of the command line that starts ranks."
     ] = None
 
 
@@ -58,8 +58,8 @@ class Rule(When):
 
     __pydantic_config__: ClassVar[Any] = HYPHENATED
 
-    id: Annotated[str, "Three capital letters of your own and three digits: ACM001."] = ""
-    name: Annotated[str, "The fault in lower-case words: too-many-nodes."] = ""
+    id: Annotated[str, "Three capital letters of your choice and three digits: ACM001."] = ""
+    name: Annotated[str, "The fault, in lower-case words: too-many-nodes."] = ""
     message: Annotated[str, "What is wrong, in a sentence."] = ""
     remedy: Annotated[str, "What to do, in a sentence."] = ""
     evidence: Annotated[str, "URL of the document that states the requirement."] = ""
@@ -161,7 +161,7 @@ def _judge(item: SiteRule, job: Job) -> Iterator[Verdict]:
             yield verdict
     if not has_verdict:
         yield not_applicable(
-            job.name, f"the files do not state {item.condition.name}, or the rule applies to other jobs"
+            job.name, f"the files do not give {item.condition.name}, or the rule applies to other jobs"
         )
 
 
@@ -172,7 +172,7 @@ class _FileValue:
         self.claims: tuple[Claim, ...] = ()
         self.at: Claim | Span | None = None
         self.stated = False
-        self.value: Value = Unresolved(f"the files do not state {condition.name}")
+        self.value: Value = Unresolved(f"the files do not give {condition.name}")
         if condition.about == "launch":
             if launch is not None:
                 self._launch_value(condition.name, launch)
@@ -227,7 +227,7 @@ def _verdict(item: SiteRule, job: Job, subject: str, scope: Scope, launch: Launc
         location = (
             launch.span if launch is not None else next((Span(file.path, 1, 1, 1, 1) for file in job.files), None)
         )
-        message = f"these files do not state {condition.name}. {item.message}"
+        message = f"these files do not give {condition.name}. {item.message}"
         return fail_with(message, at=location) if location is not None else None
     if not file_value.stated or file_value.at is None:
         return None

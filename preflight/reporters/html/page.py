@@ -158,8 +158,8 @@ def _notes(report: Report) -> list[str]:
     for job in report.jobs:
         if job.probable and any(file.path in faulty for file in job.files):
             notes.append(
-                f"{job.name} were combined into one job by a guess, so contradictions between them are warnings; pass "
-                "the files together to check them as one job."
+                f"{job.name} were assumed to be one job, so contradictions between them are warnings; pass the files "
+                "together to check them as one job."
             )
     return notes
 
@@ -171,10 +171,10 @@ _WORDS = {
     VerdictKind.NOT_JUDGED: "Not judged",
 }
 _SENTENCES = {
-    VerdictKind.GO: "Nothing found that would stop this job.",
+    VerdictKind.GO: "Nothing was found that would stop this job.",
     VerdictKind.NO_GO: "Do not submit this job yet.",
-    VerdictKind.INCOMPLETE: "Too little could be checked to say go.",
-    VerdictKind.NOT_JUDGED: "No launch was recognised, so the behaviour of the ranks is unknown.",
+    VerdictKind.INCOMPLETE: "Too little could be checked for a go.",
+    VerdictKind.NOT_JUDGED: "No launch was recognized, so the behaviour of the ranks is unknown.",
 }
 #: Largest number of steps shown.
 _MAX_STEPS = 3
@@ -206,7 +206,7 @@ def _warnings(report: Report) -> list[str]:
     if fault is not None:
         warnings.append(
             f"Fault injected ({fault.option_text}): the options of this run requested it. The report shows how and "
-            "how soon the fault is found; it is not a verdict about the nodes."
+            "how soon the fault was found; it is not a verdict on the nodes."
         )
         warnings.extend(
             outcome.subject
@@ -267,7 +267,7 @@ def _open_questions(report: Report) -> list[Step]:
     for same in by_reason(required)[:_MAX_STEPS]:
         subjects = fold_nodes(tuple(dict.fromkeys(outcome.subject for outcome in same)))
         names = ", ".join(dict.fromkeys(outcome.name for outcome in same))
-        found.append(Step(f"Make it possible to decide {names} ({subjects})", same[0].reason, target="not-looked-at"))
+        found.append(Step(f"Make {names} ({subjects}) decidable", same[0].reason, target="not-looked-at"))
     return found
 
 

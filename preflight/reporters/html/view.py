@@ -436,7 +436,7 @@ def _group(
 ) -> Group:
     listed = tuple(entries)
     if len(listed) > _MAX_ENTRIES:
-        note = f"{note} The first {_MAX_ENTRIES} of {len(listed):,}.".strip()
+        note = f"{note} The first {_MAX_ENTRIES} of {len(listed):,} are shown.".strip()
     return Group(f"{title} ({len(listed):,})", listed[:_MAX_ENTRIES], note, is_open)
 
 
@@ -461,7 +461,7 @@ def _notes(report: Report) -> Iterator[Entry]:
     for idle, why in unused_comment_reasons(report):
         yield Entry(f"suppresses {why}", where=f"{idle.path}:{idle.span.line}")
     for gone in report.coverage.unused_baseline:
-        yield Entry(f"{gone.id} of the baseline no longer occurs", why=gone.message, where=gone.path)
+        yield Entry(f"{gone.id} in the baseline no longer occurs", why=gone.message, where=gone.path)
 
 
 def _position_text(place: Location | Span) -> str:

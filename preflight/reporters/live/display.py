@@ -250,7 +250,7 @@ class _Log:
         if self._notes[step.stage] <= _MAX_NOTES:
             self._write(f"  {clean(step.note)}")
         elif self._notes[step.stage] == _MAX_NOTES + 1:
-            self._write("  more notes follow; the report has all of them")
+            self._write("  there are more notes; the report contains all of them")
 
     def _begin(self, now: float) -> None:
         stage = self._watch.now

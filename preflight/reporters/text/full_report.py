@@ -213,7 +213,7 @@ class Page:
         answered = tuple(record.node.name for record in report.nodes if not record.problem)
         silent = tuple(record.node.name for record in report.nodes if record.problem)
         if report.nodes:
-            line = Text(f"{len(answered)} of {len(report.nodes)} nodes answered over {report.run.executor}: ")
+            line = Text(f"{len(answered)} of {len(report.nodes)} nodes responded over {report.run.executor}: ")
             line.append(fold_nodes(answered) or "none")
             if silent:
                 line.append(f"; silent: {fold_nodes(silent)}", style="bold red")
@@ -225,8 +225,8 @@ class Page:
         if fault is None:
             return
         text = (
-            f"FAULT INJECTED ({fault.option_text}): the options of this run requested it. The report shows how and how"
-            " soon the fault is found; it is not a verdict about the nodes."
+            f"FAULT INJECTED ({fault.option_text}): the options of this run requested it. The report shows how and "
+            "how soon the fault was found; it is not a verdict on the nodes."
         )
         self._sheet.wrapped(clean(text), indent=0, hanging=2, style="bold magenta")
         for outcome in self._report.outcomes:
@@ -321,15 +321,15 @@ class Page:
         jobs = self._report.jobs
         if self._report.inputs and not self._report.findings and not any(job.launches for job in jobs):
             self._sheet.note(
-                "these files contain no known launch command, so there was little to check; add the script that starts "
-                "the ranks (torchrun, srun, mpirun, deepspeed, accelerate ...) with them"
+                "these files contain no known launch command, so there was little to check; add the script that "
+                "starts the ranks (torchrun, srun, mpirun, deepspeed, accelerate ...)"
             )
         faulty = {place.path for finding in self._report.findings for place in finding.locations}
         for job in jobs:
             if job.probable and any(file.path in faulty for file in job.files):
                 self._sheet.note(
-                    f"{job.name} were combined into one job by a guess, so contradictions between them are warnings; "
-                    "pass the files together to check them as one job"
+                    f"{job.name} were assumed to be one job, so contradictions between them are warnings; pass the "
+                    "files together to check them as one job"
                 )
 
     def hosts(self) -> None:
@@ -359,7 +359,7 @@ class Page:
         for reason in reasons[:_MAX_REASONS]:
             self._sheet.cut(Text(f"not judged: {clean(reason)}"))
         if len(reasons) > _MAX_REASONS:
-            self._sheet.line(f"and {len(reasons) - _MAX_REASONS} more were not judged (without -q they are listed)")
+            self._sheet.line(f"and {len(reasons) - _MAX_REASONS} more were not checked (listed without -q)")
 
     def fixable(self) -> None:
         """Print how many findings can be fixed automatically."""
@@ -388,7 +388,7 @@ class Page:
             line.append("; interrupted", style="bold yellow")
         if report.exit_code == ExitCode.BUG:
             line = Text(
-                "INCOMPLETE  a bug in preflight ended the run; standard error has the details", style="bold red"
+                "INCOMPLETE  a bug in preflight ended the run; see standard error for details", style="bold red"
             )
         elif report.verdict is VerdictKind.NOT_JUDGED:
             line = Text(word(report.verdict), style=VERDICTS[report.verdict])
@@ -463,7 +463,7 @@ def _left_out_files(sheet: Sheet, report: Report) -> None:
         shown = same if sheet.style.verbosity > 0 else same[:_MAX_FOLDERS]
         folders = ", ".join("." if item.path == "." else f"{item.path}/" for item in shown)
         rest = f" and {count(len(same) - len(shown), 'other folder')}" if len(same) > len(shown) else ""
-        sheet.wrapped(f"left out: {least}{count(files, 'file')} in {folders}{rest} ({reason})", indent=0, hanging=2)
+        sheet.wrapped(f"skipped: {least}{count(files, 'file')} in {folders}{rest} ({reason})", indent=0, hanging=2)
 
 
 def _print_suppressed(sheet: Sheet, report: Report) -> None:

@@ -139,7 +139,7 @@ def unused_comment_reasons(report: Report) -> Iterator[tuple[Suppression, str]]:
 def _why_unused(names: Sequence[str], judged: Container[str], report: Report) -> str:
     """Return the reason why a comment suppressed nothing; empty if its rule did not run."""
     if not names:
-        return "nothing because it names no rule; write `# preflight: ignore[ID] reason`"
+        return "nothing, because it names no rule; write `# preflight: ignore[ID] reason`"
     if any(name.upper() in judged or name.lower() in judged for name in names):
         return f"{', '.join(names)}, which found nothing"
     missing = unknown_names((*names,), declared_by(report.configuration.site))
@@ -182,8 +182,8 @@ def why_not_judged(report: Report) -> str:
         return "no launch script or configuration found in the given paths"
     found = counted(report.findings) or "nothing"
     return (
-        f"no launch of ranks was recognised; rules about single files found {found} in"
-        f" {count(len(report.inputs), 'file')}. Name what starts the ranks, if it is not among them"
+        f"no command that starts ranks was recognized; rules about single files found {found} in "
+        f"{count(len(report.inputs), 'file')}. If another file starts the ranks, pass it too"
     )
 
 
@@ -214,7 +214,7 @@ def compared_with(report: Report) -> str:
     if since is None or not report.jobs:
         return ""
     unchanged = f", {count(since.unchanged_jobs, 'unchanged job')} not judged" if since.unchanged_jobs else ""
-    return f"; only what is new since {clean(since.revision)} ({since.commit[:12]}){unchanged}"
+    return f"; only findings that are new since {clean(since.revision)} ({since.commit[:12]}){unchanged}"
 
 
 def unread_inputs(report: Report) -> tuple[Note, ...]:

@@ -167,15 +167,19 @@ def _judge_files(
     if report.verdict is VerdictKind.NOT_JUDGED and not refused:
         if object_file.kind not in TRAINING_KINDS:
             return Judgement(True, result="not-a-job")
-        warnings.append(shown.line("preflight did not judge this object: it recognised no launch of ranks in it"))
+        warnings.append(shown.line("preflight did not check this object: it recognized no command that starts ranks"))
     missing = [
-        shown.line(f"preflight could not read {read.reference.words}, so dependent rules were skipped: {read.problem}")
+        shown.line(
+            f"preflight could not read {read.reference.words}, so rules that depend on it were skipped: {read.problem}"
+        )
         for read in reads or ()
         if read.problem
     ]
     if reads is None and (unread := sorted(references_of([object_file], [value], namespace))):
         names = join_some([reference.words for reference in unread], _MAX_NAMED)
-        missing.append(shown.line(f"preflight has no access to the cluster, so dependent rules were skipped: {names}"))
+        missing.append(
+            shown.line(f"preflight has no access to the cluster, so rules that depend on these were skipped: {names}")
+        )
     warnings.extend(missing)
     result = "refused" if refused else "warned" if findings else "undecided" if warnings else "passed"
     message = _message(refused) if refused else ""
@@ -222,7 +226,7 @@ class _FindingText:
 
 def _message(refused: list[str]) -> str:
     count = f"{len(refused)} fault{'s' if len(refused) > 1 else ''}"
-    text = f"preflight found {count} that would stop, hang or spoil this job:\n" + "\n".join(refused)
+    text = f"preflight found {count} that would stop, hang or corrupt this job:\n" + "\n".join(refused)
     return text if len(text) <= _MESSAGE_LENGTH else text[: _MESSAGE_LENGTH - len(_CUT)] + _CUT
 
 
@@ -233,7 +237,7 @@ def _limit_warnings(warnings: list[str]) -> tuple[str, ...]:
         text = warning if len(warning) <= _WARNING_LENGTH else warning[: _WARNING_LENGTH - len(_CUT)] + _CUT
         left -= len(text.encode("utf-8", "replace"))
         if left < 0:
-            limited.append(f"and {len(warnings) - number} more; `preflight lint` shows all of them")
+            limited.append(f"and {len(warnings) - number} more; `preflight lint` shows all")
             break
         limited.append(text)
     return tuple(limited)
@@ -241,7 +245,7 @@ def _limit_warnings(warnings: list[str]) -> tuple[str, ...]:
 
 def not_judged(policy: Policy, reason: str, *, answer: str = "") -> Judgement:
     """Return the policy's judgement for an object that could not be judged."""
-    text = f"preflight could not judge this object: {reason}"
+    text = f"preflight could not check this object: {reason}"
     if (answer or policy.on_failure) == "refuse":
         return Judgement(False, f"{text}; it is refused because the webhook is set to fail closed", result="not-judged")
     return Judgement(True, warnings=_limit_warnings([text]), result="not-judged")
@@ -558,7 +562,7 @@ def _why_skipped(request: Mapping[str, Any], value: object) -> str:
     if request.get("operation") == "UPDATE" and isinstance(old, dict) and _judged_part(old) == _judged_part(value):
         return "unchanged"
     if _is_made_by_a_controller(request, value):
-        return "made by a controller"
+        return "created by a controller"
     return ""
 
 
@@ -672,7 +676,7 @@ class Workers:
                 if isinstance(step.result, Judgement):
                     return step
                 reads = (*(reads or ()), *await self._read(step.result.references))
-            raise AssertionError("the last round judges")
+            raise AssertionError("the last round decides")
         finally:
             self.waiting -= 1
 

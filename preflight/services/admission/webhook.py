@@ -61,25 +61,25 @@ class Metrics:
         )
         self._findings = Counter(
             "preflight_admission_findings",
-            "Findings of judged objects, by rule.",
+            "Findings in checked objects, by rule.",
             ["id", "severity"],
             registry=self._registry,
         )
         self._troubles = Counter(
             "preflight_admission_troubles",
-            "Requests that were not judged, by reason: deadline, overloaded, too-large, invalid, crashed.",
+            "Requests that were not checked, by reason: deadline, overloaded, too-large, invalid, crashed.",
             ["reason"],
             registry=self._registry,
         )
         self._seconds = Histogram(
             "preflight_admission_seconds",
-            "Time from a request to its answer.",
+            "Time from a request to its response.",
             unit="seconds",
             buckets=_BUCKETS,
             registry=self._registry,
         )
         self.running = Gauge(
-            "preflight_admission_running", "Requests that are being judged or wait.", registry=self._registry
+            "preflight_admission_running", "Requests that are being checked or are waiting.", registry=self._registry
         )
         self.certificate = Gauge(
             "preflight_admission_certificate_loaded_timestamp_seconds",
@@ -204,7 +204,7 @@ class Webhook:
         except InvalidReview as error:
             trouble, reason = "invalid", str(error)
         except Overloaded:
-            trouble, reason = "overloaded", "too many objects are submitted at once"
+            trouble, reason = "overloaded", "too many objects were submitted at the same time"
         except TimeoutError:
             trouble, reason = "deadline", "there was not enough time"
         except Exception as error:
@@ -311,7 +311,7 @@ def serve(webhook: Webhook, host: str, port: int, certificate: Certificate) -> N
                 certificate.load_into(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
                 certificate.load_into(context)
             except (OSError, ssl.SSLError) as error:
-                log_line(level="warning", event="certificate", problem=f"kept the old one: {error}")
+                log_line(level="warning", event="certificate", problem=f"the old certificate is still used: {error}")
                 continue
             state = now
             webhook.metrics.certificate.set(time.time())
@@ -322,7 +322,9 @@ def serve(webhook: Webhook, host: str, port: int, certificate: Certificate) -> N
             try:
                 await webhook.workers.warm()
             except Exception as error:
-                log_line(level="error", event="start", problem=f"no worker starts: {type(error).__name__}: {error}")
+                log_line(
+                    level="error", event="start", problem=f"no worker could be started: {type(error).__name__}: {error}"
+                )
                 await anyio.sleep(_RETRY_S)
                 continue
             webhook.is_ready = True

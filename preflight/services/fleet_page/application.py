@@ -136,9 +136,9 @@ class FleetPage:
                 filters = filters_of(request.query_params.multi_items())
                 return _html(await self._in_thread(lambda: self._read(make, filters, request)))
             except WrongFilter as error:
-                return self._message(request, 400, "Wrong address", "This cannot be shown.", [f"{error}."])
+                return self._message(request, 400, "Wrong address", "This page cannot be shown.", [f"{error}."])
             except NotInHistory as error:
-                return self._message(request, 404, "Not found", "This is not in the history.", [f"{error}."])
+                return self._message(request, 404, "Not found", "This item is not in the history.", [f"{error}."])
             except HistoryUnavailable as error:
                 LOG.warning("%s", error)
                 return self._unavailable(request, error)
@@ -160,8 +160,8 @@ class FleetPage:
                     word="No runs yet",
                     sentence="The history is empty.",
                     lines=[
-                        "No run has been stored yet. A run adds itself: "
-                        f"`preflight nodes --hosts ... --history {self.database.label}`."
+                        "No run has been stored yet. To store a run: `preflight nodes --hosts ... --history "
+                        f"{self.database.label}`."
                     ],
                     tone="incomplete",
                 )
@@ -281,7 +281,7 @@ class FleetPage:
             body = await _body(request)
             form = parse_qs(body.decode("utf-8", "replace"), max_num_fields=4)
         except ValueError:
-            return self._message(request, 400, "Wrong form", "This is not a form of this page.", [])
+            return self._message(request, 400, "Wrong form", "This form does not belong to this page.", [])
         target = _local_target(form.get("next", ["/"])[0])
         if not self.access.is_token(form.get("token", [""])[0].strip()):
             return await self._delay_guess(request) or self._form(request, target, wrong=True)
@@ -335,7 +335,7 @@ class FleetPage:
     async def _crash(self, request: Request, error: Exception) -> Response:
         LOG.error("a bug in preflight: %s", request.url.path, exc_info=error)
         return self._message(
-            request, 500, "A bug in preflight", "This page could not be built.", ["The log of the server has details."]
+            request, 500, "A bug in preflight", "This page could not be built.", ["See the server's log for details."]
         )
 
     def _unavailable(self, request: Request, error: HistoryUnavailable) -> Response:
@@ -343,7 +343,7 @@ class FleetPage:
             "missing": "The history is missing.",
             "older": "The history is older than this preflight.",
             "newer": "The history is newer than this preflight.",
-            "unreadable": "The history cannot be read now.",
+            "unreadable": "The history cannot be read at the moment.",
         }
         answer = self._message(request, 503, "No history", sentences[error.kind], [f"{error}."])
         answer.headers["retry-after"] = "30"
@@ -356,7 +356,7 @@ class FleetPage:
             503,
             "Too slow",
             f"This page took longer than {self.deadline_s:g} s.",
-            ["Choose fewer days, or try again when the database is less busy."],
+            ["Choose a shorter period, or try again when the database is less busy."],
         )
         answer.headers["retry-after"] = "30"
         return answer
@@ -367,7 +367,7 @@ class FleetPage:
             Request(scope),
             421,
             "Wrong host",
-            "This server answers only to the names of this machine.",
+            "This server accepts only the names of this machine.",
             ["Without a token, use `http://127.0.0.1` or `http://localhost` with its port."],
         )
 
@@ -491,7 +491,7 @@ def serve(
     """Serve the page until SIGINT or SIGTERM. Raises UsageError, also for a public address without a token."""
     if not token and not is_loopback(where.host):
         raise UsageError(
-            f"--listen {where.host}:{where.port}: others could read the history; give a token with --token-file or "
+            f"--listen {where.host}:{where.port}: others could read the history; set a token with --token-file or "
             f"{VARIABLE}, or listen on 127.0.0.1"
         )
     try:

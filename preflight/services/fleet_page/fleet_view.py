@@ -208,7 +208,7 @@ def _notices(past: Past, filters: Filters, left_out: int) -> list[str]:
     if names is not None:
         strange = sorted(names.difference(past.nodes))
         if strange:
-            found.append(f"The history does not know {fold_nodes(strange)[:300]} in this period.")
+            found.append(f"The history has no {fold_nodes(strange)[:300]} in this period.")
     return found
 
 
@@ -340,12 +340,12 @@ class StretchLine:
     """Consecutive runs with the same outcome and the same faults."""
 
     period: str
-    runs: int
+    run_count: int
     style: str
     symbol: str
     word: str
     faults: tuple[tuple[str, str], ...]
-    run: int
+    last_run_id: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -530,9 +530,10 @@ def links_view(past: Past, quantity: Quantity, links: Sequence[LinkSeries], page
     better = {"higher": "more is better", "lower": "less is better"}.get(quantity.better, "")
     return LinksView(
         title=f"{quantity.title[:1].upper()}{quantity.title[1:]}",
-        note=f"The links whose newest value is worst, compared with the others of its run, come first; {better}."
+        note="Links are sorted by how bad their newest value is compared with the other links of that run, worst "
+        f"first; {better}."
         if better
-        else "By name of the node.",
+        else "Sorted by node name.",
         period=(day(past.runs[0].began), day(past.runs[-1].began)),
         legend=tuple(_legend(scale, quantity)),
         lines=tuple(_line(item, past, quantity, scale) for item in shown),

@@ -263,7 +263,7 @@ def _fix_all(folder: Folder, path: str, places: Places, versions: Mapping[str, i
     edits = list(dict.fromkeys(edit for finding in fixed if finding.fix for edit in finding.fix.edits))
     if edits and not _do_overlap(edits):
         yield types.CodeAction(
-            "Apply all safe fixes of preflight", FIX_ALL, edit=_edit(folder, edits, places, versions)
+            "Apply all of preflight's safe fixes", FIX_ALL, edit=_edit(folder, edits, places, versions)
         )
 
 
@@ -427,7 +427,7 @@ def _claim_sections(job: Job, plans: Sequence[LaunchPlan], claim: Claim) -> Iter
         plan = next((one for one in plans if one.id == launch.id), None)
         sections.append("\n".join(_launch_lines(job, launch, plan, claim, setting)))
     if count > MAX_LAUNCHES:
-        sections.append(f"{count - MAX_LAUNCHES} more launches of this job also have it.")
+        sections.append(f"{count - MAX_LAUNCHES} more launches of this job also have this finding.")
     if sections:
         yield _heading(claim)
         yield from sections
@@ -460,13 +460,13 @@ def _launch_lines(job: Job, launch: Launch, plan: LaunchPlan | None, claim: Clai
                 listed_lines.add(_line_of(other))
                 theirs = _code(format_value(other.value))
                 place = _plain(f"{other.span.path}:{other.span.line}")
-                yield f"- not what {_code(other.spelling)} at {place} gives: {theirs}"
+                yield f"- differs from {_code(other.spelling)} at {place}, which sets {theirs}"
         if claim.origin is not None:
             yield "- assigned at " + _plain(f"{claim.origin.path}:{claim.origin.line}")
         if claim.condition:
             yield f"- only in the branch {_code(claim.condition)}"
     elif format_value(claim.value) == setting.value:
-        yield f"- {here} here says the same as {decider}, which decides"
+        yield f"- {here} here gives the same value as {decider}, which decides"
     elif claim.relation is Relation.REQUIRES:
         yield f"- {here} here expects another value; {decider} decides"
     elif any(
@@ -480,7 +480,7 @@ def _launch_lines(job: Job, launch: Launch, plan: LaunchPlan | None, claim: Clai
         yield f"- overrides {_code(one.spelling)} at {_plain(str(one.place))}"
     name = claim.quantity.removeprefix(ENVIRONMENT_PREFIX)
     if plan is not None and name in plan.kept_variables:
-        yield "- only ranks on the machine of the launcher get it; the launcher does not pass it to other hosts"
+        yield "- only ranks on the launcher's machine get it; the launcher does not pass it to other hosts"
     if claim.quantity in _LAYOUT:
         yield from (f"- {_row(row)}" for row in rows[:MAX_ROWS])
         if len(rows) > MAX_ROWS:

@@ -104,7 +104,7 @@ class Server(LanguageServer):
         if path is None or document is None:
             return
         if uri not in self._open and len(self._open) >= MAX_OPEN_FILES:
-            log.info("more than %d files are open; %s is judged as it was saved", MAX_OPEN_FILES, path)
+            log.info("more than %d files are open; %s is checked as last saved", MAX_OPEN_FILES, path)
             return
         # Only a document that is not open has no source of its own, and would be read from disk.
         self._open[uri] = OpenFile(uri, path, version, document.source.encode("utf-8", "replace"))
@@ -239,7 +239,7 @@ class Server(LanguageServer):
                 watch = Watch(self._stop_folder, FOLDER_DEADLINE_S)
                 if not await self._run(partial(folder.read_all, buffers, watch), root):
                     if generation == self._generation and not self._stop_folder.is_set():
-                        log.info("reading all of %s was stopped; jobs are found by their open files", root)
+                        log.info("reading all of %s was stopped; jobs are found only through open files", root)
                         folder.is_complete = True
                     break
             await self._publish(generation)
@@ -467,7 +467,7 @@ async def _serve_first(server: Server, host: str, port: int) -> None:
         except (OSError, EOFError):
             first = b""
         if first != _FIRST_BYTES or connected.done():
-            log.info("a connection was refused: it is not the first, or does not begin with a header of the protocol")
+            log.info("a connection was refused: it is not the first, or does not begin with a protocol header")
             writer.close()
         else:
             connected.set_result((_PrefixedStream(first, reader), writer))

@@ -402,7 +402,7 @@ def _duplicates(file: SourceFile, node: Node) -> Iterator[Note]:
             message = (
                 f'{file.path} line {span.line}: the key "{member.key[:60]}" is already on line'
                 f" {before}; DeepSpeed stops with 'Duplicate keys in DeepSpeed config', and"
-                " json.load uses this one: remove one of them"
+                " json.load uses this one; remove one of them"
             )
             yield Note(NoteKind.MALFORMED, message, span)
         first[member.key] = member.key_start

@@ -283,8 +283,8 @@ def _mixed_line_notes(lines: list[_Line]) -> Iterator[Note]:
     for line in lines:
         if line.slots is None or "slots=" not in line.spelling:
             message = (
-                f"{line.span.path} line {line.span.line}: `{_short(line.spelling)}` has no `slots=N`, but other"
-                " lines have; DeepSpeed stops with 'Hostfile contains a bad entry'"
+                f"{line.span.path} line {line.span.line}: `{_short(line.spelling)}` has no `slots=N`, but other "
+                "lines do; DeepSpeed stops with 'Hostfile contains a bad entry'"
             )
             yield Note(NoteKind.MALFORMED, message, line.span)
 

@@ -110,7 +110,7 @@ def _complete(job: Job, recognised: RecognisedFiles) -> Job:
         )
     except BudgetExceeded as exceeded:
         free_memory_after(exceeded)
-        message = f"deriving further claims of {job.name} was stopped, because it takes {exceeded.excess}"
+        message = f"deriving more claims for {job.name} was stopped, because it needs {exceeded.excess}"
         # A quote of one file may contain a secret of another one.
         notes = (note for note in job.notes if not note.span.snippet)
         stopped = note_at(job.name, NoteKind.TOO_LARGE, message, required=True)
@@ -193,7 +193,7 @@ def _directory_jobs(recognised: RecognisedFiles, walked: Walked) -> list[Job]:
     except BudgetExceeded as exceeded:
         where = walked.below or "."
         message = (
-            f"determining which scripts in {where} belong together was stopped, because it takes {exceeded.excess}"
+            f"determining which scripts in {where} belong together was stopped, because it needs {exceeded.excess}"
         )
         notes.append(note_at(where, NoteKind.TOO_LARGE, message, required=True))
     jobs: list[Job] = []

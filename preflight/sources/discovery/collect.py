@@ -84,8 +84,8 @@ class _Step:
 
 #: Why nothing is known of a file of settings, by its role.
 _UNREAD_SETTINGS = {
-    SETTINGS: "no source reads a file of this kind",
-    OWN_SETTINGS: "only the script defines their meaning, so they were not judged",
+    SETTINGS: "no source reads a file of this type",
+    OWN_SETTINGS: "only the script defines their meaning, so they were not checked",
 }
 
 
@@ -160,7 +160,7 @@ class JobCollector:
                 continue
             # Requirements are few, and are asked for last.
             if len(self._seen) >= MAX_FILES and step.role != "requirements":
-                self._leave_out(step, f"{first.path} leads to more than {MAX_FILES} files")
+                self._leave_out(step, f"{first.path} refers to more than {MAX_FILES} files")
                 continue
             self._seen.add((step.path, step.scope))
             for reference in self._read(step):
@@ -193,11 +193,11 @@ class JobCollector:
             if step.reference is None and self.explicit:
                 # Standard input has no name that would show its kind.
                 message = (
-                    "the kind of the file on standard input is unknown; add its name, as in --stdin-name "
-                    "train.sh or --stdin-name ds_config.json"
+                    "the type of the file on standard input is unknown; add its name, as in --stdin-name train.sh "
+                    "or --stdin-name ds_config.json"
                     if step.path == STDIN
-                    else f"{step.path} is not a script, configuration or hostfile that can be read"
-                    "; name a file of one of these kinds"
+                    else f"{step.path} is not a readable script, configuration or hostfile; name a file of one of "
+                    "these types"
                 )
                 self.notes.append(note_at(step.path, NoteKind.UNSUPPORTED, message))
             return ()
@@ -284,7 +284,7 @@ class JobCollector:
         """Return the file that the program of a launch finds at a path."""
         base = self._base_of(launch)
         if base is None:
-            return Note(NoteKind.MISSING, f"it is not known where {launch.program} runs", launch.span)
+            return Note(NoteKind.MISSING, f"where {launch.program} runs is unknown", launch.span)
         tree = self._tree(_Step(path, scope=launch.scope))
         target = tree.resolve(path, relative_to=base)
         return (
@@ -326,8 +326,8 @@ class JobCollector:
             and note.kind is NoteKind.MISSING
         ):
             message = (
-                f"`{step.path}` ({step.role}) is written by the script ({origin.span.path}:{origin.span.line}) with"
-                " values that appear only when it runs; it cannot be judged"
+                f"`{step.path}` ({step.role}) is written by the script ({origin.span.path}:{origin.span.line}) with "
+                "values that are known only when it runs; it cannot be checked"
             )
             self.notes.append(Note(NoteKind.MISSING, message, reference.span, detail=NoteDetail.OVERWRITTEN))
         elif (
@@ -340,8 +340,8 @@ class JobCollector:
             self.notes.append(Note(NoteKind.MISSING, message, reference.span, detail=NoteDetail.MISNAMED))
         elif note.kind is NoteKind.MISSING:
             message = (
-                f"`{step.path}` ({step.role}) is named here but is not in the tree;"
-                " a file that is written at run time, or exists only on the cluster, cannot be judged"
+                f"`{step.path}` ({step.role}) is named here but is not in the tree; a file that is written at run "
+                "time, or exists only on the cluster, cannot be checked"
             )
             self.notes.append(Note(NoteKind.MISSING, message, reference.span))
         else:
@@ -377,7 +377,7 @@ class JobCollector:
         left_out += [
             Note(
                 NoteKind.UNSUPPORTED,
-                f"`{reference.target}` holds the settings of this launch, and {_UNREAD_SETTINGS[reference.role]}",
+                f"`{reference.target}` contains the settings of this launch, and {_UNREAD_SETTINGS[reference.role]}",
                 reference.span,
                 required=reference.role == SETTINGS,
             )
@@ -404,7 +404,7 @@ class JobCollector:
         except BudgetExceeded as exceeded:
             free_memory_after(exceeded)
             claims = tuple(resolution.resolved(job.claims, {}, {}))
-            message = f"following the programs of {job.name} was stopped, because it takes {exceeded.excess}"
+            message = f"following the programs of {job.name} was stopped, because it needs {exceeded.excess}"
             note = note_at(job.name, NoteKind.TOO_LARGE, message, required=True)
             return replace(job, claims=claims, notes=(*job.notes, note))
 

@@ -116,7 +116,7 @@ class Revision:
         total = sum(self.files[path].size_bytes or 0 for path in wanted)
         if total > MAX_TREE_BYTES:
             raise UnreadableRevision(
-                f"the files of {self.commit[:12]} have {total >> 20} MiB, and at most {MAX_TREE_BYTES >> 20} MiB are "
+                f"the files of {self.commit[:12]} have {total >> 20} MiB, but at most {MAX_TREE_BYTES >> 20} MiB are "
                 "read; name the job's files or folders instead of the whole repository"
             )
         yield from self._git.read(wanted, self.files)
@@ -241,7 +241,7 @@ class _Git:
             own = git_folder(top)
             common = _common_folder(own)
             if not _belongs(top, own, common):
-                raise ValueError("it names a repository elsewhere that does not name this folder")
+                raise ValueError("it refers to another repository, which does not refer back to this folder")
             self._borrow(own, common)
         except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links that lead to each other.
             why = getattr(error, "strerror", None) or error
@@ -274,7 +274,7 @@ class _Git:
                 names.update(line.split(b" ")[0] for line in content.splitlines()[:50])
         _copy_references(common / "refs", self._folder / "refs", names)
         if (common / "reftable").exists():
-            raise ValueError("its references are in the format reftable, which preflight does not read")
+            raise ValueError("its references are in reftable format, which preflight does not read")
         is_sha256 = any(len(name) == 64 and _HASH.match(name) for name in names)
         extension = "[extensions]\n\tobjectFormat = sha256\n" if is_sha256 else ""
         config = f"[core]\n\trepositoryFormatVersion = {1 if is_sha256 else 0}\n\tbare = true\n{extension}"
@@ -285,7 +285,8 @@ class _Git:
         found = self._try(["rev-parse", "--verify", "--quiet", f"{revision}^{{commit}}"])
         if found is None or not _HASH.match(found):
             raise UnreadableRevision(
-                f"this clone has no commit {clean(revision)!r}; fetch it (in CI: a deeper clone), or name another one"
+                f"this clone has no commit {clean(revision)!r}; fetch it (in CI: a deeper clone), or name another "
+                "commit"
             )
         return found.decode()
 
@@ -337,10 +338,10 @@ class _Git:
                     raise UnreadableRevision(f"the content of {clean(path)} at that commit is not in this clone")
                 size = int(words[2])
                 if size > MAX_BYTES:
-                    raise UnreadableRevision(f"the content of {clean(path)} is larger than git's list says")
+                    raise UnreadableRevision(f"the content of {clean(path)} is larger than git's list states")
                 content = regular_file.read_up_to(process.stdout, size)
                 if len(content) < size or process.stdout.read(1) != b"\n":
-                    raise UnreadableRevision(f"git stopped while it read {clean(path)}")
+                    raise UnreadableRevision(f"git stopped while reading {clean(path)}")
                 yield path, content
 
     @contextmanager
@@ -382,7 +383,7 @@ class _Git:
         if late.is_set():
             raise UnreadableRevision(f"`git {arguments[0]}` took more than {TIMEOUT_S:g} s")
         if finished and code and code != -signal.SIGPIPE:
-            raise _Failed(f"`git {arguments[0]}` failed; `git fsck` may tell why")
+            raise _Failed(f"`git {arguments[0]}` failed; `git fsck` may show why")
 
 
 class _Failed(UnreadableRevision):

@@ -244,8 +244,8 @@ def read_source(source: Source, file: SourceFile, tree: Tree, *, scope: Scope = 
 def budget_note(path: str, exceeded: BudgetExceeded) -> Note:
     """Return the note for a file that exceeds the budget."""
     message = (
-        f"reading {path} was stopped, because it takes {exceeded.excess}; nothing in it was judged. Split it, simplify"
-        " it, or leave it out with --exclude"
+        f"reading {path} was stopped, because it needs {exceeded.excess}; nothing in it was checked. Split it, "
+        "simplify it, or skip it with --exclude"
     )
     return note_at(path, NoteKind.TOO_LARGE, message, required=True)
 
@@ -257,7 +257,7 @@ def _read(source: Source, file: SourceFile, tree: Tree, scope: Scope, role: str)
     spend(_STEPS_PER_CLAIM * (len(raw.claims) + len(raw.references) + len(raw.launches) + len(raw.suppressions)))
     clean = without_secrets(raw)
     notes = tuple(
-        note_at(file.path, NoteKind.TOO_LARGE, f"{file.path}: {what}; the rest was not judged", required=True)
+        note_at(file.path, NoteKind.TOO_LARGE, f"{file.path}: {what}; the rest was not checked", required=True)
         for what in left_out()
     )
     return raw, replace(clean, notes=(*clean.notes, *notes)) if notes else clean

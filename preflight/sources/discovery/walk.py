@@ -128,7 +128,7 @@ class _Walk:
         except (OSError, ValueError) as error:
             why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
             where = folder or "."
-            message = f"the folder {where} cannot be read: {why}; nothing in it was judged"
+            message = f"the folder {where} cannot be read: {why}; nothing in it was checked"
             self._note(NoteKind.UNREADABLE, where, message)
             return []
         if depth and any(entry.name in _INSTALLED for entry in entries):
@@ -181,7 +181,7 @@ class _Walk:
             self._count(path, reason)
             return None
         if depth >= MAX_DEPTH:
-            message = f"the folder {path} is more than {MAX_DEPTH} levels deep; nothing in it was judged"
+            message = f"the folder {path} is more than {MAX_DEPTH} levels deep; nothing in it was checked"
             self._note(NoteKind.TOO_LARGE, path, message)
             return None
         return False
@@ -522,7 +522,7 @@ class Excluded:
     def __init__(self, patterns: Sequence[str]) -> None:
         for pattern in patterns:
             if pattern.strip() and not _is_valid(pattern):
-                raise UsageError(f"{pattern!r} is not a pattern of files to exclude; expected one as in a .gitignore")
+                raise UsageError(f"{pattern!r} is not a pattern for files to exclude; expected one as in a .gitignore")
         self._patterns = _Patterns.of(patterns) if patterns else None
 
     def has(self, path: str, *, is_folder: bool) -> bool:

@@ -129,14 +129,14 @@ class _Reader:
                 members.append(member)
                 self._comma("}", member.node.end)
             elif self.position == here:
-                self.fault(f"`{self.text[here]}` is not expected here", here, here + 1)
+                self.fault(f"unexpected `{self.text[here]}`", here, here + 1)
                 self.position += 1
         return Node(Kind.OBJECT, start, self.position, members=tuple(members))
 
     def _ends(self, kind: str, closing: str, start: int) -> bool:
         """Skip to the next item of an object or list; return whether there is none."""
         if len(self.faults) >= MAX_FAULTS and self.position < len(self.text):
-            note_skipped(f"it has {MAX_FAULTS} faults; the text after them was not read")
+            note_skipped(f"it has {MAX_FAULTS} errors; the text after them was not read")
             self.position = len(self.text)
         self.skip()
         if self.position >= len(self.text):
@@ -179,7 +179,7 @@ class _Reader:
                 self.fault("this list is not closed by `]`", start, start + 1)
                 break
             if self.text[here] in ",:":
-                self.fault(f"`{self.text[here]}` is not expected here", here, here + 1)
+                self.fault(f"unexpected `{self.text[here]}`", here, here + 1)
                 self.position += 1
                 continue
             items.append(self.value(depth + 1))
@@ -241,7 +241,7 @@ class _Reader:
         start = self.position
         match = _BARE.match(self.text, start)
         if match is None:
-            self.fault(f"`{self.text[start]}` is not expected here", start, start + 1)
+            self.fault(f"unexpected `{self.text[start]}`", start, start + 1)
             self.position += 1
             return Node(Kind.BROKEN, start, start + 1)
         self.position = match.end()
@@ -253,7 +253,7 @@ class _Reader:
             return Node(Kind.SCALAR, start, self.position, int(word) if whole else float(word))
         if word in _PYTHON_WORDS:
             value = _PYTHON_WORDS[word]
-            self.fault(f"`{word}` is Python; JSON uses `{json.dumps(value)}`", start, self.position)
+            self.fault(f"`{word}` is Python syntax; JSON uses `{json.dumps(value)}`", start, self.position)
             return Node(Kind.SCALAR, start, self.position, value)
         if _CAPITALS.fullmatch(word):
             message = f"`{word[:60]}` is not a JSON value; it looks like a placeholder that a script replaces"

@@ -236,7 +236,7 @@ class _Builder:
         node, size = self._anchors.get(event.anchor, (None, 1))
         start, end = self.offset + event.start_mark.index, self.offset + event.end_mark.index
         if node is None:
-            self.faults.append(Fault(f"the alias *{event.anchor} is used before its anchor, or inside it", start, end))
+            self.faults.append(Fault(f"the alias *{event.anchor} is used before or inside its anchor", start, end))
             node = Node(Kind.BROKEN, start, end)
         elif node.kind is Kind.SCALAR:
             node = replace(node, start=start, end=end)

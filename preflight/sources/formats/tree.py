@@ -222,7 +222,7 @@ class DirectoryTree:
             return note_at(path, NoteKind.UNREADABLE, f"{path!r} cannot be the name of a file: {error}")
         except OSError as error:
             if error.errno == errno.ENOENT and Path(self._at(path)).is_symlink():
-                message = f"{path} is a link, and what it points to is not there; it may be in a submodule"
+                message = f"{path} is a symbolic link to a missing file, which may be in a submodule"
                 return note_at(path, NoteKind.UNREADABLE, message)
             return _from_os_error(path, error)
         return content if isinstance(content, Note) else decode(path, content)
@@ -405,7 +405,10 @@ def _loop(path: str) -> Note:
 
 
 def _outside(path: str) -> Note:
-    message = f"{path} leads outside the scanned directory and is not followed; copy the file into that directory"
+    message = (
+        f"{path} is a link to a file outside the scanned directory and is not followed; copy the file into "
+        "that directory"
+    )
     return note_at(path, NoteKind.OUTSIDE, message)
 
 

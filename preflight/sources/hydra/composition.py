@@ -353,7 +353,7 @@ class DefaultsList:
         if (item.is_group and not self._is_single_choice(item)) or item.name is None:
             return
         if item.name == "???":
-            self._refuse("not-chosen", f"`{item.override_key}` is `???`, and nothing selects it", item.place)
+            self._refuse("not-chosen", f"`{item.override_key}` is `???`, and nothing selects a value", item.place)
             return
         config = self.folders.load(item.path)
         if config is None:

@@ -568,7 +568,7 @@ class Resolver:
     def _key(self, key: str, path: tuple[str, ...]) -> Value | Section | ListSetting:
         dots = len(key) - len(key.lstrip("."))
         if dots > len(path):
-            raise Unreadable(f"`${{{key}}}` leads above the configuration")
+            raise Unreadable(f"`${{{key}}}` points above the configuration")
         base = path[: len(path) - dots] if dots else ()
         rest = key[dots:]
         target = (*base, *split_key(rest)) if rest else base

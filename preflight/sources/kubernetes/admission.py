@@ -110,7 +110,7 @@ def _misspelt_kind(root: Node, kind: str) -> Outcome | None:
     )
     if member is None or meant == kind or not served:
         return None
-    problem = f"there is no kind `{kind}`; capitals count"
+    problem = f"there is no kind `{kind}`; kinds are case-sensitive"
     return Outcome("", (Refusal(problem, f"Write `kind: {meant}`.", member.key_start, member.node.end),))
 
 
@@ -188,7 +188,7 @@ class _Reader:
             elif not kept:
                 there = node.member(*key.split(".")) if key else None
                 where = (there.key_start, there.node.end) if there is not None else at
-                problem = f"{path or 'the object'} breaks a rule of its kind: {message}"
+                problem = f"{path or 'the object'} violates a rule of its kind: {message}"
                 self._refuse(problem, "Change one of them.", where)
 
     def _mapping(self, node: Node, part: dict[str, Any], path: str, at: tuple[int, int]) -> None:
@@ -229,7 +229,7 @@ class _Reader:
         near = nearest(member.key, keys)
         meant = f"; `{near}` is probably meant" if near else ""
         problem = f"`{member.key}` is not a field of {path or 'the object'}{meant}"
-        remedy = f"Write `{near}`." if near else "Remove it, or move it to where it belongs."
+        remedy = f"Write `{near}`." if near else "Remove the field, or move it to where it belongs."
         self._refuse(problem, remedy, (member.key_start, member.node.end))
 
     def _list(self, node: Node, part: dict[str, Any], path: str, at: tuple[int, int]) -> None:
@@ -260,7 +260,7 @@ class _Reader:
         if isinstance(value, str):
             pattern = part.get("pattern")
             if pattern is not None and not re.search(pattern, value):
-                self._refuse(f"{_quote(path, node)} does not have the form {pattern}", "Correct it.", at)
+                self._refuse(f"{_quote(path, node)} does not match {pattern}", "Correct it.", at)
             if part.get("format") == "date-time" and not re.match(r"\d{4}-\d\d-\d\d[Tt ]\d\d:\d\d", value):
                 self._refuse(f"{_quote(path, node)} is not a time such as 2026-01-31T12:00:00Z", "Correct it.", at)
             self._size_text(len(value), part, "Length", f"{_quote(path, node)} has {len(value)} characters", at)
@@ -277,9 +277,9 @@ class _Reader:
     def _size_text(self, size: int, part: dict[str, Any], of: str, what: str, at: tuple[int, int]) -> None:
         least, most = part.get(f"min{of}"), part.get(f"max{of}")
         if least is not None and size < least:
-            self._refuse(f"{what}, where at least {least} are required", f"Give at least {least}.", at)
+            self._refuse(f"{what}, where at least {least} are required", f"Write at least {least}.", at)
         elif most is not None and size > most:
-            self._refuse(f"{what}, where at most {most} are allowed", f"Give at most {most}.", at)
+            self._refuse(f"{what}, where at most {most} are allowed", f"Write at most {most}.", at)
 
 
 def _place_of(item: Node) -> tuple[int, int]:

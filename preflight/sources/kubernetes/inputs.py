@@ -453,7 +453,7 @@ def _change(node: Node, steps: Sequence[str], value: Node | None, *, add: bool) 
             items[_index(node, step)] = value
         return replace(node, items=tuple(items))
     if node.kind is not Kind.OBJECT:
-        raise PatchFault(f"there is nothing below {step}")
+        raise PatchFault(f"there is nothing under {step}")
     before = node.member(step)
     kept = tuple(member for member in node.members if member.key != step)
     if rest:

@@ -85,7 +85,7 @@ def state_object(stating: NodeClaims, workload: Workload, *, whole: bool) -> Non
 
 
 def _state_template(own: NodeClaims, node: Node | None, framework: str, place: Claim) -> None:
-    """Add claims for the names of the containers of a part's pods, and their policy of restarts."""
+    """Add claims for the container names and the restart policy of a part's pod template."""
     for path in (("template",), ("template", "spec", "template")):
         pod = node.at(*path, "spec") if node is not None else None
         containers = containers_of(pod) if pod is not None and pod.kind is Kind.OBJECT else ()

@@ -223,7 +223,7 @@ def _looks(workload: Workload, piece: Piece, services: set[str]) -> Iterator[Cla
             continue
         certain = not piece.file.path.endswith(".py") and len(_OPENS.findall(before)) <= len(_CLOSES.findall(before))
         span = span_of(piece.file.path, piece.file.text, piece.start + match.start(), piece.start + match.end())
-        condition = "" if certain else "where it comes to this line"
+        condition = "" if certain else "if it reaches this line"
         found = Claim("pod_address", Known(match[0]), span, match[0], "kubernetes", strength=Strength.SCHEDULER)
         yield replace(found, condition=condition)
         return

@@ -183,7 +183,9 @@ class Manifest:
         self.reading = replace(self.reading, claims=(*self._stating.claims, *self.reading.claims))
 
     def _read_bound(self) -> None:
-        """Add the claims of objects of other files that bind the pods of this file's namespaces."""
+        """Add the claims of objects in other files that constrain this file's pods: volume claims, quotas, network
+        policies.
+        """
         namespaces = {root.text("metadata", "namespace") for root in self.objects if root.start in self._workloads}
         own = {root.start for root in self.objects}
         for root in self.all_objects:
@@ -526,7 +528,7 @@ class Manifest:
 
 def _whole_number(item: object) -> int:
     if isinstance(item, str) and not item.isdecimal():
-        raise ValueError(f"{item}: as many processes as the node has devices")
+        raise ValueError(f"{item} starts one process per device, and the number of devices is unknown")
     return int(str(item))
 
 

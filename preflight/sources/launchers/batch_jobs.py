@@ -332,7 +332,7 @@ def _hosts_of(name: str) -> int:
     """
     match = re.fullmatch(r"(\w+)-(\d+(?:x\d+)*)", name)
     if match is None or match[1] not in _CORES_PER_CHIP:
-        raise ValueError(f"{name} is not a known slice of TPUs")
+        raise ValueError(f"{name} is not a known TPU slice")
     sizes = [int(size) for size in match[2].split("x")]
     chips = math.prod(sizes) if len(sizes) > 1 else sizes[0] // _CORES_PER_CHIP[match[1]]
     return max(1, chips // _CHIPS_PER_HOST)
@@ -389,7 +389,7 @@ def batch_header(file: SourceFile) -> BatchHeader | None:
                 if _PLACEHOLDER.search(value):
                     found = Unresolved(f"{value} is replaced before the script is submitted")
                 elif not text:
-                    found = Unresolved("the header does not determine it")
+                    found = Unresolved("the batch header does not determine it")
                 options[dest] = GivenOption(dest, found, span, option[0].strip())
     if not scheduler:
         return None

@@ -204,7 +204,7 @@ def variables_of(environment: Mapping[str, Variable]) -> Callable[[str], GivenOp
 def state_all_gpus(builder: ClaimBuilder, word: Word, without: str) -> None:
     """Add a claim of one process for each GPU of the host, the default of a launcher that is not given `without`."""
     value = Unresolved(Symbol.GPU_COUNT.value)
-    builder.add_default("processes_per_node", value, word, f"{without}: one process for each GPU")
+    builder.add_default("processes_per_node", value, word, f"{without}: one process per GPU")
 
 
 def state_single_start(

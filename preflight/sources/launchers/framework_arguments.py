@@ -438,8 +438,8 @@ def _find_registered(line: LaunchLine, words: Sequence[Word], tree: Tree, framew
 
 
 def _files(line: LaunchLine, words: Sequence[Word], tree: Tree) -> Iterator[tuple[Word, str, Framework | None]]:
-    """Yield every word that names a configuration, with the file and its framework; None for settings of no known
-    one.
+    """Yield every word that names a configuration file, with its path and its framework; None if the framework is
+    unknown.
     """
     for word in words:
         for text in texts(word.value):

@@ -738,7 +738,7 @@ def _state_srun(builder: ClaimBuilder, srun: Wrapper, header: dict[str, GivenOpt
         slurm.add_total_tasks(builder, nodes, tasks_per_node)
     sets_tasks = any("tasks" in claims_of or "tasks_per_node" in claims_of for claims_of in (own, outer))
     if nodes is not None and not sets_tasks and not srun.scanned.incomplete and "gpus_per_task" not in header:
-        spelling = f"{srun.word.spelling} (without --ntasks: one task on each node)"
+        spelling = f"{srun.word.spelling} (without --ntasks: one task per node)"
         builder.add("tasks_per_node", Known(1), srun.word, spelling, strength=Strength.DEFAULT, because=(nodes,))
     elif "nodes" in own and "tasks" not in own and "tasks_per_node" not in own and "tasks_per_node" not in outer:
         outer_tasks = outer.get("tasks")

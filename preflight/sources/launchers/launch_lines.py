@@ -153,7 +153,7 @@ def read_commands(
     ids = {} if ids is None else ids
     for command, line in launch_lines(commands, header if batch else None, tree, ids):
         if len(result.launches) >= _MAX_LAUNCHES:
-            message = f"{_MAX_LAUNCHES} launches were read; later ones were not judged"
+            message = f"{_MAX_LAUNCHES} launches were read; later launches were not checked"
             note = Note(NoteKind.TOO_LARGE, message, command.span, required=True)
             result = result.joined(Reading(notes=(note,)))
             break
@@ -198,7 +198,9 @@ def _id_of(command: Command, ids: dict[str, int], mark: str = "") -> str:
 
 
 def plain_line(command: Command, tree: Tree, ids: dict[str, int], mark: str = "") -> Line:
-    """Return the launch of a program that is started as one process, and that spawns its ranks or is one of several."""
+    """Return the launch of a program that is started as one process and spawns its ranks, or is itself one of the
+    ranks.
+    """
     stripped = strip_wrappers(command)
     environment = environment_of(command, stripped.wrappers, tree)
     line = LaunchLine(

@@ -130,7 +130,7 @@ def state(builder: ClaimBuilder, scanned: ScannedLine, word: Word, line: LaunchL
         )
     ):
         value = Unresolved("the slots of the allocation, or the cores of the host")
-        builder.add_default("tasks", value, word, "-np: one task for each slot")
+        builder.add_default("tasks", value, word, "-np: one task per slot")
     builder.add_setting(
         "tasks_per_node",
         scanned.last("per_node"),

@@ -348,8 +348,8 @@ def read_unknown(line: LaunchLine, tree: Tree, *, at: int) -> Reading:
     launcher, word = line.words[0], line.words[at]
     program = read_program(line, "unknown", line.words[at:], tree)
     message = (
-        f"`{launcher.spelling[:60]}` is known only at run time, so it is unknown how many ranks of"
-        f" {word.spelling} it starts; the launch was not judged"
+        f"`{launcher.spelling[:60]}` is known only at run time, so the number of {word.spelling} ranks that it "
+        "starts is unknown; the launch was not checked"
     )
     note = Note(NoteKind.UNSUPPORTED, message, launcher.span, required=True)
     return Reading(program.claims, (program.launch,), program.references, (note,))

@@ -128,7 +128,7 @@ def _add_tasks_of_gpus(builder: ClaimBuilder, options: dict[str, GivenOption], c
     """Add claims for the tasks per node that follow from `--ntasks-per-gpu`, and that each task sees one GPU."""
     each = options["ntasks_per_gpu"]
     gpus = claims.get("gpus_per_node")
-    count = Unresolved("no option says how many GPUs a node grants") if gpus is None else gpus.value
+    count = Unresolved("no option gives the number of GPUs per node") if gpus is None else gpus.value
     value = lift(product_of, as_int(each.value), count)
     because = (gpus,) if gpus is not None else ()
     claims["tasks_per_node"] = builder.add("tasks_per_node", value, each, because=because)
@@ -206,7 +206,7 @@ def divide_evenly(total: Plain, parts: Plain) -> Plain:
     """Return the size of each of `parts` equal parts; ValueError if there is a remainder."""
     whole, left = divmod(int(str(total)), int(str(parts)))
     if left or not whole:
-        raise ValueError(f"{total} cannot be spread evenly over {parts}")
+        raise ValueError(f"{total} cannot be divided evenly by {parts}")
     return whole
 
 

@@ -36,8 +36,8 @@ MAX_CONDITION_LENGTH = 200
 
 _CUT_OFF = (NoteKind.TOO_LARGE, NoteKind.CRASHED)
 OUT_OF_STEPS = (
-    f"following it takes more than {MAX_STEPS} steps or {MAX_COMMANDS} commands; the rest was not judged: split the"
-    " script, or name the one that starts the ranks"
+    f"following the script takes more than {MAX_STEPS} steps or {MAX_COMMANDS} commands; the rest was not checked: "
+    "split the script, or name the one that starts the ranks"
 )
 
 

@@ -186,7 +186,7 @@ class _Parser:
             return 0
         value = self._choice()
         if self._at < len(self._tokens):
-            raise NotArithmetic(f"{self._tokens[self._at]!r} is not expected")
+            raise NotArithmetic(f"unexpected {self._tokens[self._at]!r}")
         return value
 
     def _peek(self) -> str:

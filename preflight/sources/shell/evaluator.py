@@ -67,7 +67,7 @@ def evaluate(
             state.positional = Positional(tuple(_argument(word, start) for word in arguments))
         if len(text) > MAX_SCRIPT_LENGTH:
             place = Place(document.file, MAX_SCRIPT_LENGTH, MAX_SCRIPT_LENGTH)
-            message = f"the script is longer than {MAX_SCRIPT_LENGTH} characters; the rest was not judged"
+            message = f"the script is longer than {MAX_SCRIPT_LENGTH} characters; the rest was not checked"
             machine.add_note(NoteKind.TOO_LARGE, message, place)
         template = _TEMPLATE.search(document.text)
         if template is not None:
@@ -97,7 +97,9 @@ def _run_lost_lines(machine: Machine, state: State, document: Document) -> None:
     for start, end in lost_lines(document, seen):
         place = document.place(start, end)
         machine.add_note(
-            NoteKind.MALFORMED, "the shell code around this line cannot be parsed; the line was read by itself", place
+            NoteKind.MALFORMED,
+            "the shell code around this line cannot be parsed, so the line was read on its own",
+            place,
         )
         inside = Document(document.slice(start, end), place)
         statements.run_statement(machine, state.copy(), inside, inside.root)

@@ -832,7 +832,7 @@ class _OutputReader:
         return None if path is None else self.file_content(state, path)
 
     def file_content(self, state: State, path: str) -> Text | None:
-        """Return the content of a file of the tree."""
+        """Return the content of a file in the tree and record the reference; None if it is unreadable or too long."""
         found = lookup.read_file(self.machine, state, path)
         if found is None:
             return None

@@ -353,7 +353,7 @@ def _exported_by_sbatch(variables: dict[str, Slot], fields: Sequence[Field]) -> 
         if word.startswith("--export="):
             names = word.partition("=")[2].split(",")
             kept = dict(variables) if "ALL" in names else {n: s for n, s in variables.items() if n in names}
-            kept.update(_exported(names, item.place))
+            kept.update(_assigned_variables(names, item.place))
             return kept
     return variables
 
@@ -366,11 +366,11 @@ def _exported_by_qsub(variables: dict[str, Slot], fields: Sequence[Field]) -> di
             continue
         names = (item.known or "").split(",")
         kept.update({name: variables[name] for name in names if name in variables})
-        kept.update(_exported([name.strip() for name in names], item.place))
+        kept.update(_assigned_variables([name.strip() for name in names], item.place))
     return kept
 
 
-def _exported(names: Sequence[str], place: Place) -> dict[str, Slot]:
+def _assigned_variables(names: Sequence[str], place: Place) -> dict[str, Slot]:
     """Return the variables of a list of names that are given values: `A=b`."""
     found = [match for name in names if (match := _EXPORTED.fullmatch(name))]
     return {each[1]: Slot(Kind.TEXT, place, literal(each[2], place), exported=True) for each in found}

@@ -1,4 +1,4 @@
-"""The placement and the network of pods: machine types, quotas, devices, network policies, service meshes, RDMA."""
+"""The placement and network of pods: machine types, quotas, devices, network policies, service meshes, RDMA."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
     """A pod requests more GPUs than its instance type has.
 
     What it checks: If a node selector or a required node affinity names the instance type, the pod's GPU limit is at
-    most what that type holds (every type, where several are named).
+    most the number of GPUs of that type (of every type, if several are named).
 
     Why it matters: No node ever fits: the pods stay pending ("Insufficient nvidia.com/gpu"), and an autoscaler adds
     nothing.
@@ -55,7 +55,7 @@ def pod_larger_than_instance(job: Job) -> Iterator[Verdict]:
             if verdict is None and requested and min(requested) > available:
                 verdict = failed(
                     workload.id,
-                    f"{quoted(gpus[0])} requests more than {placed(labels[0])} has: {counted(available, 'GPU')}.",
+                    f"{quoted(gpus[0])} requests more than the {counted(available, 'GPU')} of {placed(labels[0])}.",
                     at=gpus[0],
                     also=((labels[0], counted(available, "GPU")),),
                     remedy=f"Request {available}, or name a machine type with {min(requested)}.",
@@ -84,8 +84,8 @@ def _instance_sizes(claim: Claim) -> tuple[int, ...]:
 def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
     """A job requests more GPUs than a quota in its files allows.
 
-    What it checks: The GPUs of all pods of a job together are at most the ResourceQuota of its namespace, or the
-    nominal quota of a Kueue ClusterQueue that has no cohort, where it is in the files. A ResourceQuota of the job's
+    What it checks: The GPUs of all pods of a job together do not exceed the ResourceQuota of its namespace, or the
+    nominal quota of a Kueue ClusterQueue without a cohort, if the files contain it. A ResourceQuota of the job's
     namespace is also found in another file of the same folder.
 
     Why it matters: Under a ResourceQuota the last pods are rejected while the first hold their GPUs; a queue keeps the
@@ -95,7 +95,7 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
 
     Fix: A smaller job, or a larger quota.
 
-    Known limits: Only where there is one such quota in the files, and of the same namespace where both name theirs. A
+    Known limits: Judged only if the files contain exactly one such quota, in the same namespace if both name one. A
     quota with scopes counts only some pods and is not judged.
     """
     quotas = job.about("quota_gpus")
@@ -111,7 +111,7 @@ def job_larger_than_quota(job: Job) -> Iterator[Verdict]:
 
 
 def _quota_verdict(workload: Workload, quotas: Sequence[Claim], limit_text: str) -> Verdict | None:
-    """Return the verdict on whether all pods together request more GPUs than a quota; None if they request no GPU."""
+    """Return the verdict on whether all pods together request more GPUs than a quota; None if they request no GPUs."""
     pods = [(role, role.setting("pod_gpus") or role.setting("pod_gpu_requests")) for role in workload.roles]
     requesting = [(role, gpus) for role, gpus in pods if gpus]
     if not requesting:
@@ -141,7 +141,9 @@ def _quota_verdict(workload: Workload, quotas: Sequence[Claim], limit_text: str)
 
 
 def _starts_with_fewer(workload: Workload) -> bool:
-    """Return whether an object may run with fewer pods: it is elastic, has a smaller gang, or has independent pods."""
+    """Return whether an object may run with fewer pods: it is elastic, its gang is smaller, or its pods are
+    independent.
+    """
     pods = numbers(workload.pods())
     is_small_gang = any(
         size and pods and min(size) < max(pods)
@@ -156,23 +158,23 @@ def _starts_with_fewer(workload: Workload) -> bool:
     "KUB060",
     "queue-name-misspelt",
     severity=Severity.WARNING,
-    otherwise="no job names a queue while its files define similar ones",
+    otherwise="no job names an undefined queue while the files define a similar one",
 )
 def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
     """A job names a queue that no file defines, and its namespace has a queue with almost the same name.
 
-    What it checks: The label `kueue.x-k8s.io/queue-name` of a job is the name of a LocalQueue of its namespace, where
-    the job's file or another one in its folder defines LocalQueues there and one of them has almost the same name: one
-    word of it differs by one character.
+    What it checks: The label `kueue.x-k8s.io/queue-name` of a job is the name of a LocalQueue of its namespace, if the
+    job's file or another file in its folder defines LocalQueues there and the name of one is almost the same: one word
+    differs by one character.
 
-    Why it matters: Kueue keeps the job suspended until a queue of that name exists. No pod is created and no event of a
-    pod says why.
+    Why it matters: Kueue keeps the job suspended until a queue of that name exists. No pod is created, and no pod event
+    gives the reason.
 
     Example: `kueue.x-k8s.io/queue-name: trainings` beside a LocalQueue `training`.
 
     Fix: The name of the LocalQueue.
 
-    Known limits: A queue of that name may exist on the cluster, and is not judged.
+    Known limits: A queue with that name may exist on the cluster, which is not checked.
     """
     for workload in workloads(job):
         names_of_job, definitions = workload.setting("queue_name"), workload.setting("queue_defined")
@@ -190,9 +192,9 @@ def queue_name_misspelt(job: Job) -> Iterator[Verdict]:
         elif similar:
             yield failed(
                 workload.id,
-                f"{quoted(claim)} names no queue of these files; {similar[0]} ({names[similar[0]].span.path}:"
-                f"{names[similar[0]].span.line}) is probably meant. Kueue keeps the job suspended until the queue"
-                " exists.",
+                f"the queue in {quoted(claim)} is not defined in these files; {similar[0]} "
+                f"({names[similar[0]].span.path}:{names[similar[0]].span.line}) is probably meant. Kueue keeps the "
+                "job suspended until the queue exists.",
                 at=claim,
                 also=((names[similar[0]], "a queue of this namespace"),),
                 remedy=f"Write {similar[0]}.",
@@ -236,11 +238,11 @@ def _is_one_edit(first: str, second: str) -> bool:
     otherwise="no job with GPUs names a queue whose quota is in the files",
 )
 def job_larger_than_queue(job: Job) -> Iterator[Verdict]:
-    """A job requests more GPUs than its queue holds.
+    """A job requests more GPUs than its queue has.
 
     What it checks: The GPUs of all pods of a job with the label `kueue.x-k8s.io/queue-name` are at most the nominal
-    quotas of the ClusterQueue behind that LocalQueue, where both are in the files and the ClusterQueue has no cohort.
-    Those of a Volcano job are at most the capability of its queue.
+    quotas of that LocalQueue's ClusterQueue, if both are in the files and the ClusterQueue has no cohort. The GPUs of a
+    Volcano job are at most the capability of its queue.
 
     Why it matters: Kueue and Volcano admit a job as a whole. One that is larger than its queue waits forever.
 
@@ -312,13 +314,14 @@ def _may_share_namespace(job: Job, workload: Workload, other: Claim) -> bool:
     "KUB024",
     "network-policy-blocks-ranks",
     severity=Severity.WARNING,
-    otherwise="no network policy next to a job denies all traffic",
+    otherwise="no network policy in a job's namespace denies all traffic",
 )
 def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
     """A network policy blocks all connections to the pods of a job.
 
-    What it checks: No NetworkPolicy of the job's namespace, in its file or next to it, selects all pods and allows no
-    ingress, or only from other namespaces, unless another policy in that namespace allows some ingress.
+    What it checks: No NetworkPolicy of the job's namespace, in its file or in the same folder, selects all pods and
+    allows no ingress, or ingress only from other namespaces, unless another policy in that namespace allows some
+    ingress.
 
     Why it matters: The ranks connect to each other: rendezvous, NCCL, Gloo and MPI all wait for connections that the
     policy drops, until they time out.
@@ -349,7 +352,7 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
                 f" pods of {placed(workload.head)} must reach each other.",
                 at=blocking[0],
                 also=((workload.head, "several pods"),),
-                remedy="Allow ingress between the pods of the job, on every port.",
+                remedy="Allow ingress between the job's pods on all ports.",
                 confidence=Confidence.MEDIUM,
             )
         yield verdict or passed(workload.id)
@@ -365,7 +368,7 @@ def network_policy_blocks_ranks(job: Job) -> Iterator[Verdict]:
 def gpu_training_without_gpu_limit(job: Job) -> Iterator[Verdict]:
     """A launch line uses NCCL, but its pods request no GPU.
 
-    What it checks: A pod whose launch line passes `nccl` as backend has a limit for GPUs.
+    What it checks: A pod whose launch line passes `nccl` as the backend has a GPU limit.
 
     Why it matters: The pod goes to any node, and its container is given no device: "CUDA driver version is
     insufficient", "no NCCL capable device".
@@ -374,7 +377,7 @@ def gpu_training_without_gpu_limit(job: Job) -> Iterator[Verdict]:
 
     Fix: `limits: {nvidia.com/gpu: 1}`.
 
-    Known limits: Device resources with unknown names count as none; only pods that name some limit are judged.
+    Known limits: Device resources with unknown names do not count; only pods with some limit are judged.
     """
     for workload in workloads(job):
         for role, scope in workload.launches():
@@ -390,8 +393,8 @@ def gpu_training_without_gpu_limit(job: Job) -> Iterator[Verdict]:
                 limits = rank_role.setting("pod_cpus") or rank_role.setting("pod_memory_mib")
                 yield failed(
                     workload.id,
-                    f"{quoted(backend)} needs a GPU for each rank, and the limits of {rank_role.name or 'the pod'}"
-                    f" ({quoted(limits[0])}) name none.",
+                    f"{quoted(backend)} needs a GPU for each rank, but the limits of {rank_role.name or 'the pod'} "
+                    f"({quoted(limits[0])}) request none.",
                     at=backend,
                     also=((limits[0], "limits without GPUs"),),
                     remedy="Add `nvidia.com/gpu` to the limits.",
@@ -429,21 +432,21 @@ _OFF_VALUES = frozenset(("false", "disabled", "none"))
 def mesh_proxy_may_join_pods(job: Job) -> Iterator[Verdict]:
     """The pods of a distributed job in a user namespace do not disable the sidecar of a service mesh.
 
-    What it checks: A Kubeflow job of two or more pods in a user namespace carries `sidecar.istio.io/inject: "false"`
-    (or the switch of Linkerd or Kuma) as annotation or label of each role's pod template. Kubeflow creates user
-    namespaces ("profiles") with injection on; `default`, the operators' own namespaces, namespaces that the files
+    What it checks: A Kubeflow job of two or more pods in a user namespace has `sidecar.istio.io/inject: "false"` (or
+    the equivalent of Linkerd or Kuma) as an annotation or label on each role's pod template. Kubeflow creates user
+    namespaces ("profiles") with injection enabled; `default`, the operators' own namespaces, namespaces that the files
     create without such a label, and manifests without a namespace show no sign of a mesh and are not reported.
 
-    Why it matters: The proxy takes over the ports of the pod. The proxies reject ranks that dial the master before they
-    trust each other, the bootstraps of gRPC and NCCL break under mutual TLS, and the workers crash or wait forever; the
-    proxy also keeps a finished pod running.
+    Why it matters: The proxy takes over the ports of the pod. The proxies reject ranks that connect to the master
+    before mutual trust is established, the bootstraps of gRPC and NCCL fail under mutual TLS, and the workers crash or
+    wait forever; the proxy also keeps a finished pod running.
 
     Example: A PyTorchJob with `namespace: alice` and pod templates without annotations.
 
     Fix: `metadata: {annotations: {sidecar.istio.io/inject: "false"}}` in the pod template of every role.
 
     Known limits: The annotation on the job itself is not counted, because the operators do not pass it on to the pods.
-    If the files do not create the namespace, only the cluster shows whether injection is on, and the finding is
+    If the files do not create the namespace, only the cluster shows whether injection is enabled, and the finding is
     informational.
     """
     for workload in workloads(job):
@@ -517,8 +520,8 @@ def rdma_device_without_locked_memory(job: Job) -> Iterator[Verdict]:
 
     Fix: `securityContext: {capabilities: {add: [IPC_LOCK]}}`.
 
-    Known limits: A runtime started without a limit of locked memory, as containerd usually is, needs no capability;
-    hence information only. EFA devices are left out, because their nodes are set up so.
+    Known limits: A runtime started without a limit of locked memory, as containerd usually is, needs no capability, so
+    the finding is informational. EFA devices are not checked, because their nodes are set up this way.
     """
     for workload in workloads(job):
         for role in workload.roles:
@@ -570,7 +573,7 @@ def rdma_device_requested_and_unused(job: Job) -> Iterator[Verdict]:
             if verdict is None and blocking:
                 verdict = failed(
                     workload.id,
-                    f"{quoted(blocking[0])} keeps NCCL off the device that {placed(devices[0])} requests.",
+                    f"{quoted(blocking[0])} keeps NCCL from using the device that {placed(devices[0])} requests.",
                     at=blocking[0],
                     also=((devices[0], "the device"),),
                     remedy="Remove the variable, or do not request the device.",
@@ -602,14 +605,14 @@ def rdma_devices_mounted_beside_plugin(job: Job) -> Iterator[Verdict]:
     What it checks: A pod that requests an RDMA resource mounts neither /dev/infiniband nor a device below it from the
     node.
 
-    Why it matters: The mount hides what the plugin put there: the pod sees adapters that it was not given, without
-    permissions for them, and NCCL picks one that it may not open, or two pods use the same one.
+    Why it matters: The mount hides the devices of the plugin: the pod sees adapters that it was not given and may not
+    open, and NCCL picks one of these, or two pods use the same one.
 
     Example: `limits: {rdma/hca: 1}` and `hostPath: {path: /dev/infiniband}`.
 
     Fix: Remove the hostPath volume.
 
-    Known limits: A privileged pod that needs every adapter is reported too; it can drop the resource request instead.
+    Known limits: A privileged pod that needs every adapter is also reported; it can drop the resource request instead.
     """
     reported_spans: set[Span] = set()
     for workload in workloads(job):
@@ -625,9 +628,10 @@ def rdma_devices_mounted_beside_plugin(job: Job) -> Iterator[Verdict]:
             if verdict is None and mounts:
                 verdict = failed(
                     workload.id,
-                    f"{quoted(mounts[0])} mounts the node's RDMA devices over those of {placed(devices[0])}.",
+                    f"{quoted(mounts[0])} mounts the node's RDMA devices over the ones that {placed(devices[0])} "
+                    "provides.",
                     at=mounts[0],
-                    also=((devices[0], "given by the plugin"),),
+                    also=((devices[0], "provided by the device plugin"),),
                     remedy="Remove the hostPath volume: the device plugin provides the devices.",
                 )
             yield verdict or passed(workload.id)
@@ -646,16 +650,16 @@ _VALUES_WITH_DEVICE = {
     "rdma-set-up-and-not-requested",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no pod with GPUs chooses an RDMA device",
+    otherwise="no pod with GPUs selects an RDMA device",
 )
 def rdma_set_up_and_not_requested(job: Job) -> Iterator[Verdict]:
-    """The variables of a pod choose EFA or InfiniBand, but the pod requests no such device.
+    """The variables of a pod select EFA or InfiniBand, but the pod requests no such device.
 
-    What it checks: A pod with `FI_PROVIDER=efa`, `FI_EFA_USE_DEVICE_RDMA=1` or `NCCL_NET=IB` asks for a device that its
+    What it checks: A pod with `FI_PROVIDER=efa`, `FI_EFA_USE_DEVICE_RDMA=1` or `NCCL_NET=IB` requests a device that its
     plugin offers (`vpc.amazonaws.com/efa`, `rdma/...`), uses the host's devices, or is privileged.
 
-    Why it matters: Without the resource the container sees no device. NCCL stops because the network that it was told
-    to use is missing, or falls back to TCP and trains several times slower.
+    Why it matters: Without the resource the container sees no device. NCCL stops because the configured network is
+    missing, or falls back to TCP and trains several times slower.
 
     Example: `FI_PROVIDER: efa` and `limits: {nvidia.com/gpu: 8}` without `vpc.amazonaws.com/efa`.
 
@@ -679,7 +683,7 @@ def rdma_set_up_and_not_requested(job: Job) -> Iterator[Verdict]:
             if choosing and not has_device:
                 yield failed(
                     workload.id,
-                    f"{quoted(choosing[0])} chooses a device that the {role.name or 'pod'} does not request.",
+                    f"{quoted(choosing[0])} selects a device that the {role.name or 'pod'} does not request.",
                     at=choosing[0],
                     remedy="Also request the device, such as `vpc.amazonaws.com/efa: 4` or `rdma/ib: 1`.",
                 )
@@ -697,7 +701,7 @@ def _sees_devices(role: Role) -> bool:
 
 
 def _holds_devices(folder: str) -> bool:
-    """Return whether a folder of the node holds its RDMA devices; `/dev/shm` has none."""
+    """Return whether a folder of the node contains its RDMA devices; `/dev/shm` does not."""
     return folder.rstrip("/") == "/dev" or folder.startswith("/dev/inf")
 
 
@@ -715,14 +719,14 @@ _HOST_QUANTITIES = ("master_addr", "hosts", "ps_server_endpoints", "ps_worker_en
     "KUB033",
     "host-name-of-no-pod",
     severity=Severity.ERROR,
-    otherwise="no launch in a pod names a host that looks like a pod of its object",
+    otherwise="no launch in a pod names a host that looks like a pod of the same job",
 )
 def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
     """A launch line names a host that looks like a pod of its own object, and the object has no such pod.
 
-    What it checks: Where the address of the rendezvous, or a node or server in a list, begins with the name of the
-    object that the launch line is in, it is the name of one of its pods, as the operator makes them, or of a service in
-    the files: `JOB-master-0` for a PyTorchJob, `JOB-TASK-0.JOB` for a Volcano job, `JOB-ROLE-0-0.JOB` for a JobSet,
+    What it checks: If the rendezvous address, or a node or server in a list, begins with the name of the object that
+    contains the launch line, it is the name of one of the object's pods, as the operator creates them, or of a service
+    in the files: `JOB-master-0` for a PyTorchJob, `JOB-TASK-0.JOB` for a Volcano job, `JOB-ROLE-0-0.JOB` for a JobSet,
     `NAME-0.SERVICENAME` for a StatefulSet, `NAME-0.SUBDOMAIN` for an Indexed Job whose template has a subdomain.
 
     Why it matters: The name never resolves. Every rank waits for the rendezvous until it times out.
@@ -731,9 +735,9 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
 
     Fix: Use a name from the list in the message.
 
-    Known limits: A service of that name may be in files that were not given; the finding is a warning unless the name
-    is in the domain that the operator names after the object. Pods with a DNS configuration, a host name or the host's
-    network are not judged.
+    Known limits: A service with that name may be in files that were not passed; the finding is a warning unless the
+    name is in the domain that the operator names after the object. Pods with a DNS configuration, a host name or the
+    host's network are not judged.
     """
     object_names = sorted({text for claim in job.about("workload_name") for text in texts(claim.value)}, key=len)
     for workload in workloads(job):
@@ -769,12 +773,12 @@ def _nameless_pods_finding(workload: Workload, name: str, claim: Claim, unnamed:
     reason = "the template has no `subdomain`" if is_job else placed(unnamed)
     return failed(
         claim.scope.launch,
-        f"{quoted(claim)} names a pod of {quoted(workload.head)} `{name}`, whose pods get no names: {reason}.",
+        f"{quoted(claim)} names a pod of {quoted(workload.head)} `{name}`, but its pods have no DNS names: {reason}.",
         at=claim,
-        also=((unnamed, "the object" if is_job else "switches them off"),),
+        also=((unnamed, "the object" if is_job else "disables them"),),
         remedy="Set `subdomain` in the pod template to the name of the headless Service."
         if is_job
-        else "Remove it: by default JobSet gives its pods names.",
+        else "Remove it: by default, JobSet gives its pods DNS names.",
         waits_at="rendezvous",
     )
 
@@ -811,14 +815,14 @@ _SVC_PLUGINS = frozenset(("svc", "tensorflow", "mpi", "pytorch", "ray"))
     "KUB061",
     "pod-address-without-svc",
     severity=Severity.ERROR,
-    otherwise="no pod of a Volcano job looks for the address of another",
+    otherwise="no pod of a Volcano job reads the address of another",
 )
 def pod_address_without_svc(job: Job) -> Iterator[Verdict]:
-    """The pods of a Volcano job look for each other's addresses, and the job has no plugin that provides them.
+    """The pods of a Volcano job use each other's addresses, but the job has no plugin that provides them.
 
-    What it checks: Where a task's command, a script that it runs or a variable of its pods reads a file below
-    /etc/volcano or a variable such as VC_WORKER_HOSTS, or names a pod as `JOB-TASK-0.JOB`, the job has the plugin
-    `svc`, or one that adds it (pytorch, tensorflow, mpi, ray).
+    What it checks: If a task's command, a script that it runs or a variable of its pods reads a file under /etc/volcano
+    or a variable such as VC_WORKER_HOSTS, or names a pod as `JOB-TASK-0.JOB`, the job has the plugin `svc`, or a plugin
+    that adds it (pytorch, tensorflow, mpi, ray).
 
     Why it matters: Only `svc` mounts these files, sets these variables and gives the pods names. Without it the address
     is empty or does not resolve: the script stops, or every pod waits for the rendezvous until it times out.
@@ -911,7 +915,7 @@ def volume_claim_misspelled(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)}: the files define {', '.join(items(defined.value))}, but no volume claim of this"
                 " name. If the cluster has none either, the pod stays Pending.",
                 at=claim,
-                also=((defined, "a claim that is defined"),),
+                also=((defined, "a volume claim that is defined"),),
                 remedy="Correct the name, or add a PersistentVolumeClaim of this name.",
             )
 
@@ -920,19 +924,19 @@ def volume_claim_misspelled(job: Job) -> Iterator[Verdict]:
 def service_selects_no_pod(job: Job) -> Iterator[Verdict]:
     """A service selects no pod, because a label of the job's pods has another value.
 
-    What it checks: The service with the name of a job's domain (`serviceName`, `subdomain`, the name of a JobSet)
-    selects the pods of some object in the files. Labels that controllers add (`training.kubeflow.org/job-name`,
+    What it checks: The service that has the name of a job's domain (`serviceName`, `subdomain`, the name of a JobSet)
+    selects the pods of an object in the files. Labels that controllers add (`training.kubeflow.org/job-name`,
     `jobset.sigs.k8s.io/jobset-name`) are known.
 
-    Why it matters: The names of the pods below a headless service do not resolve, and a service with an address leads
-    nowhere: the ranks wait for the master until the rendezvous times out.
+    Why it matters: The names of pods under a headless service do not resolve, and a service with an address has no
+    endpoints: the ranks wait for the master until the rendezvous times out.
 
     Example: `selector: {app: trainer}` where the pods have the label `app: train`.
 
     Fix: Write the label of the pods into the selector.
 
-    Known limits: Only a service whose labels the pods of the job have, with another value, is judged, because any other
-    service may be for something else.
+    Known limits: A service is judged only if the pods of the job have its labels, with another value, because any other
+    service may have a different purpose.
     """
     for claim in job.about("service_selects"):
         key, value = items(claim.because[0].value) or ("", "")

@@ -1,4 +1,4 @@
-"""Pods: their resource requests, GPUs that they hold without using them, and their life cycle."""
+"""Pods: their resource requests, GPUs that they hold without using, and their life cycle."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
                     workload.id,
                     f"{quoted(requests[0])} is under `requests` without a limit: the API server rejects such a pod.",
                     at=requests[0],
-                    remedy=f"Move {quoted(requests[0])} under `limits`.",
+                    remedy=f"Move {quoted(requests[0])} to `limits`.",
                 )
             elif verdict is None and not set(numbers(job_value(requests))) & set(numbers(job_value(limits))):
                 verdict = failed(
@@ -70,7 +70,7 @@ def gpu_request_without_equal_limit(job: Job) -> Iterator[Verdict]:
     "shared-memory-not-enlarged",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no pod is known to hold several ranks or loader workers",
+    otherwise="no pod certainly runs several ranks or loader workers",
 )
 def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
     """Several ranks or loader workers of one pod share the default /dev/shm of 64 MiB.
@@ -79,16 +79,16 @@ def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
     /dev/shm, and that volume has at least 256 MiB.
 
     Why it matters: NCCL keeps the buffers that the ranks of a node share in /dev/shm and stops with "posix_fallocate
-    failed: No space left on device"; loader workers pass their batches through it and die of "Bus error".
+    failed: No space left on device"; loader workers pass their batches through it and die with "Bus error".
 
     Example: `limits: {nvidia.com/gpu: 8}` and no volume mounted at /dev/shm.
 
     Fix: Add `volumes: [{name: dshm, emptyDir: {medium: Memory}}]` and mount it at /dev/shm. Its content counts against
     the pod's memory limit.
 
-    Known limits: A site may enlarge /dev/shm for all pods by an admission webhook, which no manifest shows. A training
-    runtime is a template that its jobs may patch, so it gets a hint only. Ray sizes its own object store and is not
-    judged.
+    Known limits: A site may enlarge /dev/shm for all pods with an admission webhook, which no manifest shows. A
+    training runtime is a template that its jobs may patch, so it gets a hint only. Ray sizes its own object store and
+    is not judged.
     """
     for workload in workloads(job):
         if workload.kind.startswith("Ray"):
@@ -109,7 +109,7 @@ def shared_memory_not_enlarged(job: Job) -> Iterator[Verdict]:
 
 
 def _shm_reason(workload: Workload, role: Role) -> str:
-    """Return why a role's pods need a large /dev/shm; empty if they do not need it, or the need is unknown."""
+    """Return why a role's pods need a large /dev/shm; empty if they do not, or if this is unknown."""
     if role.gpus and min(role.gpus) > 1:
         return f"{joined(role.gpus)} GPUs in each pod"
     for owner, scope in workload.launches():
@@ -126,7 +126,7 @@ def _shm_verdict(workload: Workload, role: Role, reason: str, *, also: tuple[tup
         gpus = role.setting("pod_gpus")
         return failed(
             workload.id,
-            f"Nothing enlarges /dev/shm, which has {_DEFAULT_SHM_MIB} MiB by default, for {reason}.",
+            f"/dev/shm has its default size, {_DEFAULT_SHM_MIB} MiB, which is too small for {reason}.",
             at=gpus[0] if gpus else role.count,
             also=also,
             remedy="Mount an emptyDir with `medium: Memory` at /dev/shm.",
@@ -136,7 +136,8 @@ def _shm_verdict(workload: Workload, role: Role, reason: str, *, also: tuple[tup
     if known_sizes and all(size < _SMALL_SHM_MIB for claim in known_sizes for size in numbers(claim.value)):
         return failed(
             workload.id,
-            f"{quoted(known_sizes[0])} leaves {joined(numbers(known_sizes[0].value))} MiB in /dev/shm for {reason}.",
+            f"{quoted(known_sizes[0])} limits /dev/shm to {joined(numbers(known_sizes[0].value))} MiB, which is too "
+            f"small for {reason}.",
             at=known_sizes[0],
             also=also,
             remedy="Raise sizeLimit to several GiB, or remove it: the pod's memory limit bounds the volume anyway.",
@@ -159,7 +160,7 @@ def cpu_limit_below_ranks(job: Job) -> Iterator[Verdict]:
     What it checks: The CPU limit of a training pod is at least one core for each of its GPUs.
 
     Why it matters: Each rank has a Python thread, NCCL's proxy threads and its loader workers. A limit is enforced by
-    stopping all of them for the rest of every 100 ms: the GPUs wait, and no log shows why.
+    stopping all of these for the rest of each 100 ms period: the GPUs wait, and no log shows why.
 
     Example: `limits: {nvidia.com/gpu: 8, cpu: 4}`.
 
@@ -197,8 +198,8 @@ def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
 
     What it checks: The sizeLimit of the memory volume at /dev/shm is below the pod's memory limit.
 
-    Why it matters: Data in a memory volume count as the container's memory. Loader workers and NCCL rely
-    on the volume's size, and the container is killed for memory before the volume is full.
+    Why it matters: Data in a memory volume counts as the container's memory. Loader workers and NCCL rely on the
+    volume's size, but the container is killed for its memory use before the volume is full.
 
     Example: `sizeLimit: 64Gi` and `limits: {memory: 32Gi}`.
 
@@ -235,7 +236,7 @@ def shared_memory_above_memory_limit(job: Job) -> Iterator[Verdict]:
     profile="pedantic",
 )
 def gpus_on_pod_that_trains_nothing(job: Job) -> Iterator[Verdict]:
-    """The launcher of an MPIJob, or a Ray head that offers none, holds GPUs.
+    """The launcher of an MPIJob holds GPUs, or a Ray head that does not offer them does.
 
     What it checks: The Launcher of an MPIJob with workers requests no GPU (unless `runLauncherAsWorker`), and a Ray
     head with `num-gpus: "0"` requests none.
@@ -247,7 +248,7 @@ def gpus_on_pod_that_trains_nothing(job: Job) -> Iterator[Verdict]:
 
     Fix: Remove the GPU from that pod.
 
-    Known limits: mpirun that starts ranks on the launcher's own host (an mpirun with -H localhost) is not recognised.
+    Known limits: mpirun that starts ranks on the launcher's own host (an mpirun with -H localhost) is not recognized.
     """
     for workload in workloads(job):
         for role in workload.roles:
@@ -294,7 +295,7 @@ def gpus_beside_cpu_backend(job: Job) -> Iterator[Verdict]:
 
     Fix: `--backend nccl`, or pods without GPUs.
 
-    Known limits: A script that uses gloo beside nccl on purpose (for objects, for barriers) passes it in code, which is
+    Known limits: A script that uses gloo next to nccl on purpose (for objects or barriers) passes it in code, which is
     not checked here.
     """
     for workload in workloads(job):
@@ -342,7 +343,7 @@ def _plain_backend(job: Job, scope: Scope) -> str:
     "KUB020",
     "ray-announces-more-gpus-than-pod",
     severity=Severity.WARNING,
-    otherwise="no Ray node announces its GPUs itself",
+    otherwise="no Ray node sets num-gpus",
 )
 def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
     """A Ray node announces more GPUs than its pod has.
@@ -356,8 +357,8 @@ def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
 
     Fix: Remove num-gpus: KubeRay uses the limits.
 
-    Known limits: Fewer than the limit is allowed: some GPUs may be kept for something else. Without any limit it is a
-    hint, because a test may pretend to have GPUs.
+    Known limits: Fewer than the limit is allowed: some GPUs may be kept for something else. Without any limit, the
+    finding is a hint, because a test may pretend to have GPUs.
     """
     for workload in workloads(job):
         for role in workload.roles:
@@ -367,7 +368,11 @@ def ray_announces_more_gpus_than_pod(job: Job) -> Iterator[Verdict]:
             verdict = undecided(workload.id, (*announcements, *gpus))
             announced, gpu_count = numbers(job_value(announcements)), numbers(job_value(gpus)) if gpus else (0,)
             if verdict is None and announced and gpu_count and min(announced) > max(gpu_count):
-                limit_text = f"{placed(gpus[0])} gives it only {max(gpu_count)}" if gpus else "its limits name none"
+                limit_text = (
+                    f"{placed(gpus[0])} gives the container only {max(gpu_count)}"
+                    if gpus
+                    else ("its limits request none")
+                )
                 verdict = failed(
                     workload.id,
                     f"{quoted(announcements[0])} announces {min(announced)} GPUs for {role.name}, and {limit_text}.",
@@ -395,14 +400,14 @@ _ALLOWED_POLICIES = frozenset(("Never", "OnFailure"))
     "job-restart-policy-rejected",
     severity=Severity.ERROR,
     fix="unsafe",
-    otherwise="no Job of Kubernetes itself starts ranks",
+    otherwise="no native Kubernetes Job starts ranks",
 )
 def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
     """A Job's pods have a restart policy that Kubernetes rejects.
 
     What it checks: The pod template of a `batch/v1` Job has `restartPolicy: Never` or `OnFailure`.
 
-    Why it matters: The API server rejects any other Job; `Always` is also what a pod template has by default.
+    Why it matters: The API server rejects any other Job; the default of a pod template is `Always`.
 
     Example: A Job that trains, without `restartPolicy`.
 
@@ -420,8 +425,8 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
             elif not policies:
                 yield failed(
                     workload.id,
-                    "The pod template has no restartPolicy, which means `Always` and is not allowed in a Job: the"
-                    " API server rejects it.",
+                    "The pod template has no restartPolicy; the default, `Always`, is not allowed in a Job, so the "
+                    "API server rejects it.",
                     at=workload.head,
                     remedy="Add `restartPolicy: Never` to the pod's spec.",
                     severity=Severity.WARNING,
@@ -447,16 +452,16 @@ def job_restart_policy_rejected(job: Job) -> Iterator[Verdict]:
     "KUB034",
     "pods-restarted-after-success",
     severity=Severity.WARNING,
-    otherwise="no Volcano job starts ranks in pods that end",
+    otherwise="no Volcano job starts ranks in pods that finish",
 )
 def pods_restarted_after_success(job: Job) -> Iterator[Verdict]:
-    """The pods of a Volcano job are started again when their program has ended.
+    """The pods of a Volcano job are restarted after their program has ended.
 
     What it checks: The pod template of each task of a Volcano Job that starts ranks, or whose policy ends the job on
     `TaskCompleted`, has `restartPolicy: OnFailure` or `Never`.
 
-    Why it matters: The default of a pod template is `Always`. Volcano keeps it; only a Job of Kubernetes itself is
-    rejected. Containers that ended with 0 start again, so the pods never succeed and the job keeps its GPUs: the
+    Why it matters: The default of a pod template is `Always`. Volcano keeps it, although a native Job would be
+    rejected. Containers that exit with 0 are restarted, so the pods never succeed and the job keeps its GPUs: the
     master is in CrashLoopBackOff, and the workers wait for it. A policy for `TaskCompleted` never applies.
 
     Example: A task with `torchrun train.py` and no `restartPolicy`.
@@ -464,8 +469,8 @@ def pods_restarted_after_success(job: Job) -> Iterator[Verdict]:
     Fix: `restartPolicy: OnFailure`, or `Never`.
 
     Known limits: Tasks of parameter servers, pods with a command that does not end by itself (`sleep infinity`, sshd, a
-    server), and tasks that the end of another one stops are not judged. An overlay or a webhook may add the policy, so
-    the finding is a warning.
+    server), and tasks that are stopped when another task ends are not judged. An overlay or a webhook may add the
+    policy, so the finding is a warning.
     """
     for workload in workloads(job):
         policies = [(role, claim) for role in workload.roles for claim in role.setting("pod_restarts")]
@@ -482,15 +487,16 @@ def pods_restarted_after_success(job: Job) -> Iterator[Verdict]:
         unresolved = next((claim for _, claim in policies if isinstance(claim.value, Unresolved)), None)
         if wrong:
             (claim, own), *_ = wrong
-            policy = "has no restartPolicy, which means `Always`"
+            policy = "has no restartPolicy, so the default `Always` applies"
             if claim.spelling.startswith("restartPolicy"):
                 policy = f"has {quoted(claim)}"
             effect = "the pods never succeed, and the job never ends"
             if own:
-                effect = f"the pods never succeed, and {quoted(own[0])} never applies"
+                effect = f"the pods never succeed, so {quoted(own[0])} never applies"
             yield failed(
                 workload.id,
-                f"The pod template of {claim.scope.role} {policy}: containers that ended with 0 start again, {effect}.",
+                f"The pod template of {claim.scope.role} {policy}: containers that exit with 0 are restarted, "
+                f"{effect}.",
                 at=claim,
                 also=(*((item, item.scope.role) for item, _ in wrong[1:]), *((item, "never applies") for item in own)),
                 remedy="Write `restartPolicy: OnFailure` or `Never` in the spec of each pod template.",
@@ -502,7 +508,9 @@ def pods_restarted_after_success(job: Job) -> Iterator[Verdict]:
 
 
 def _may_end(workload: Workload, role: Role, endings: tuple[Claim, ...]) -> bool:
-    """Return whether the end of a role's pods may end the whole job, because they may succeed and a policy says so."""
+    """Return whether the whole job may end with a role's pods, because they may succeed and a policy then ends the
+    job.
+    """
     policies = role.setting("restart_policy")
     if not policies or texts(policies[0].value) == ("Always",):
         return False
@@ -566,8 +574,8 @@ def _completion_index_claim(job: Job, launch: str) -> Claim | None:
 def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
     """Several pods of one job mount a volume that only one node or one pod may mount.
 
-    What it checks: A persistent volume claim that is in the same files with ReadWriteOnce or ReadWriteOncePod is not
-    mounted for writing by a role of several pods.
+    What it checks: No role with several pods mounts, for writing, a persistent volume claim of the same files that has
+    ReadWriteOnce or ReadWriteOncePod.
 
     Why it matters: The pods on the second node stay in ContainerCreating ("Multi-Attach error"), while the first ones
     hold their GPUs and wait.
@@ -604,11 +612,11 @@ def single_node_volume_on_several_pods(job: Job) -> Iterator[Verdict]:
                 ):
                     verdict = failed(
                         workload.id,
-                        f"{placed(mount)} is mounted by {max(numbers(role.count.value))} pods ({quoted(role.count)}),"
-                        f" but {placed(access)} lets only one {holder} mount it.",
+                        f"{placed(mount)} is mounted by {max(numbers(role.count.value))} pods "
+                        f"({quoted(role.count)}), but {placed(access)} allows only one {holder} to mount it.",
                         at=mount,
                         also=((access, "access modes"), (role.count, "pods")),
-                        remedy="Use a claim with ReadWriteMany, or one for each pod.",
+                        remedy="Use a claim with ReadWriteMany, or one claim for each pod.",
                     )
                 yield verdict or passed(workload.id)
 
@@ -627,15 +635,15 @@ def preemptible_nodes_without_resume(job: Job) -> Iterator[Verdict]:
     What it checks: If a node selector requests spot or preemptible nodes, some argument of the program is about saving,
     loading, checkpoints, resuming or an output directory.
 
-    Why it matters: The nodes go away with 30 seconds' to two minutes' notice. Without a checkpoint the job starts from
-    scratch each time, and every lost hour is paid for.
+    Why it matters: The nodes are reclaimed with 30 seconds' to two minutes' notice. Without a checkpoint the job starts
+    from scratch each time, and every lost hour is paid for.
 
     Example: `nodeSelector: {cloud.google.com/gke-spot: "true"}` and `torchrun train.py --lr 0.1`.
 
     Fix: Save checkpoints at an interval shorter than the acceptable loss, and resume from the last one at start.
 
-    Known limits: A script may save and resume with no argument at all: a warning of medium confidence, a hint where the
-    command line is not seen.
+    Known limits: A script may save and resume without any argument, so the finding is a warning of medium confidence,
+    or a hint if the command line is unknown.
     """
     for workload in workloads(job):
         for role in workload.trainers:
@@ -653,16 +661,16 @@ def _spot_verdict(workload: Workload, label: Claim) -> Verdict:
     ]
     arguments = [argument for launch in launches for argument in launch.arguments]
     if not launches or any(argument is None for argument in arguments):
-        return unknown(workload.id, "the command line of the program is not completely known", at=label)
+        return unknown(workload.id, "the program's command line is not completely known", at=label)
     if any(_CHECKPOINT_WORDS.search(argument) for argument in arguments if argument) or workload.job.about(
         "checkpoint_written"
     ):
         return passed(workload.id)
     return failed(
         workload.id,
-        f"{quoted(label)} schedules the job on nodes that may be reclaimed, and no argument of the program names"
-        " a checkpoint.",
+        f"{quoted(label)} schedules the job on nodes that may be reclaimed, but no argument of the program names a "
+        "checkpoint.",
         at=label,
         also=((launches[0], "starts without a checkpoint argument"),),
-        remedy="Save checkpoints and resume from the last one, or use other nodes.",
+        remedy="Save checkpoints and resume from the last one, or use nodes that are not preemptible.",
     )

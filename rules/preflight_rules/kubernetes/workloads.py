@@ -175,7 +175,7 @@ def manifest_refused(job: Job) -> Iterator[Verdict]:
 
     What it checks: Every field of a PyTorchJob, MPIJob, PaddleJob, TrainJob, JobSet, Volcano Job, RayCluster,
     LeaderWorkerSet and so on is checked against the schemas and rules of the operators' releases: unknown and missing
-    fields, types, allowed values, ranges, names, and fields that exclude each other.
+    fields, types, allowed values, ranges, names, and mutually exclusive fields.
 
     Why it matters: `kubectl apply` stops with an error and no pod starts. A pipeline that submits without strict
     validation drops the unknown field, and the job runs with a default.
@@ -230,7 +230,7 @@ _PER_NODE_NAMES = ("SOCKET_IFNAME", "_HCA", "DEBUG", "TOPO_FILE", "NET_DEVICES",
     "image-differs-between-roles",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no job has several training roles with an image each",
+    otherwise="no job has several training roles that name images",
 )
 def image_differs_between_roles(job: Job) -> Iterator[Verdict]:
     """The training roles of one job run different images.
@@ -275,11 +275,12 @@ def shared_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
     """A variable that the pods of a job must share differs between its roles.
 
     What it checks: Every training role of a job sets the same NCCL_, RCCL_, GLOO_, UCX_ and FI_ variables to the same
-    values. Names of interfaces and adapters, topology files and debug levels may differ. All roles, servers too, that
-    set MASTER_PORT, WORLD_SIZE, PADDLE_PORT, PADDLE_TRAINERS_NUM, PADDLE_PSERVERS_NUM or DMLC_ numbers set the same.
+    values. Names of interfaces and adapters, topology files and debug levels may differ. All roles, including servers,
+    that set MASTER_PORT, WORLD_SIZE, PADDLE_PORT, PADDLE_TRAINERS_NUM, PADDLE_PSERVERS_NUM or DMLC_ numbers set the
+    same values.
 
-    Why it matters: NCCL does not compare such settings between ranks: with another algorithm, protocol or transport on
-    some of them the first collective hangs or reports a corrupted message. Pods with another port or number of
+    Why it matters: NCCL does not compare such settings between ranks: with a different algorithm, protocol or transport
+    on some ranks, the first collective hangs or reports a corrupted message. Pods with another port or number of
     processes wait for each other.
 
     Example: `NCCL_IB_DISABLE=1` for the Worker and not for the Master.
@@ -311,7 +312,9 @@ def shared_variables_differ_between_roles(job: Job) -> Iterator[Verdict]:
                 continue
             has_difference = True
             difference = (
-                f"{placed(other)} of {other.scope.role}" if other else f"{roles_without[0]}, which does not set it"
+                f"{placed(other)} of {other.scope.role}"
+                if other
+                else f"{roles_without[0]}, which does not set the variable"
             )
             yield failed(
                 workload.id,
@@ -372,12 +375,12 @@ def _collective_variables(workload: Workload, role: str) -> dict[str, Claim]:
     otherwise="no container runs a known launch line",
 )
 def variable_not_expanded_in_arguments(job: Job) -> Iterator[Verdict]:
-    """`$NAME` is in a container's command or arguments, where no shell replaces it.
+    """`$NAME` is in a container's command or arguments, where no shell expands it.
 
     What it checks: A `command` or `args` that starts a program without a shell does not contain `$NAME` or `${NAME}` of
     a variable that the container gets from its own `env` or from its operator.
 
-    Why it matters: Kubernetes replaces `$(NAME)` only. The program gets the literal text `$NAME`: torchrun stops at
+    Why it matters: Kubernetes expands only `$(NAME)`. The program gets the literal text `$NAME`: torchrun stops at
     `--nnodes=$WORLD_SIZE`, or a path of that name is created.
 
     Example: `command: [torchrun, "--nnodes=$WORLD_SIZE", train.py]`.
@@ -400,15 +403,15 @@ def variable_not_expanded_in_arguments(job: Job) -> Iterator[Verdict]:
                 continue
             yield failed(
                 workload.id,
-                f"{quoted_spelling(claim)} is passed to the program unexpanded: without a shell, Kubernetes expands"
-                f" only `$({name})`.",
+                f"{quoted_spelling(claim)} is passed to the program unexpanded: Kubernetes expands only `$({name})`, "
+                "and no shell expands the rest.",
                 at=claim,
                 remedy=f"Write `$({name})`, or start the program through `bash -c`.",
             )
 
 
 def quoted_spelling(claim: Claim) -> str:
-    """Return the claim as written. Its value is left out, because the variable is not expanded."""
+    """Return the claim as written, without its value, because the variable is not expanded."""
     return f"`{claim.spelling}`"
 
 
@@ -420,7 +423,7 @@ def quoted_spelling(claim: Claim) -> str:
     otherwise="no PyTorchJob",
 )
 def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
-    """A manifest sets RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT, which the operator sets for every pod itself.
+    """A manifest sets RANK, WORLD_SIZE, MASTER_ADDR or MASTER_PORT, which the operator sets in every pod.
 
     What it checks: The containers of a PyTorchJob of several pods do not name these variables in their `env`.
 
@@ -429,7 +432,7 @@ def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
 
     Example: `env: [{name: RANK, value: "0"}]` in a PyTorchJob.
 
-    Fix: Leave them out.
+    Fix: Remove them.
 
     Known limits: A value that equals the operator's own is not reported.
     """
@@ -450,8 +453,8 @@ def operator_variable_set_by_hand(job: Job) -> Iterator[Verdict]:
                 continue
             yield failed(
                 workload.id,
-                f"{quoted(claim)} is in the pod template of {claim.scope.role}, but the operator sets {name}"
-                " in each pod itself: set here, it is the same in every replica.",
+                f"{quoted(claim)} is in the pod template of {claim.scope.role}, but the operator sets {name} "
+                "separately in each pod; a value in the template is the same in every replica.",
                 at=claim,
                 remedy=f"Remove {name}.",
             )
@@ -484,10 +487,10 @@ _OPERATOR_VARIABLES = frozenset(
 def image_tag_moves(job: Job) -> Iterator[Verdict]:
     """The pods of a distributed job run an image without a fixed tag.
 
-    What it checks: The images of a job of several pods carry a tag other than `latest`, or a digest.
+    What it checks: The images of a job with several pods have a tag other than `latest`, or a digest.
 
-    Why it matters: Each node pulls the image separately and keeps its copy: after a push the nodes run different
-    versions of one program, and a rank that is restarted on another node joins with other code.
+    Why it matters: Each node pulls the image separately and keeps its copy: after a push, the nodes run different
+    versions of one program, and a rank that is restarted on another node joins with different code.
 
     Example: `image: registry/train` in a job of eight workers.
 
@@ -507,7 +510,7 @@ def image_tag_moves(job: Job) -> Iterator[Verdict]:
         if mutable:
             yield failed(
                 workload.id,
-                f"{quoted(mutable[0])} has no fixed tag, and {max(numbers(pods))} pods pull it separately.",
+                f"{quoted(mutable[0])} has no fixed tag, and {max(numbers(pods))} pods pull the image separately.",
                 at=mutable[0],
                 remedy="Name a tag that is never pushed twice, or a digest.",
             )
@@ -579,20 +582,21 @@ def gpus_differ_between_roles(job: Job) -> Iterator[Verdict]:
     What it checks: The training roles of a PyTorchJob, PaddleJob, XGBoostJob or JAXJob set the same GPU limit.
 
     Why it matters: The operator computes the number of ranks as pods times processes per pod, and assumes the same
-    number in all pods. With 8 GPUs in one role and 4 in another, some ranks have no device, or some devices no rank.
+    number in all pods. With 8 GPUs in one role and 4 in another, some ranks have no device, or some devices have no
+    rank.
 
     Example: `nvidia.com/gpu: 8` for the Master, `nvidia.com/gpu: 4` for the Workers.
 
     Fix: Set the same number in every role.
 
-    Known limits: A job whose roles do different work on purpose is reported too.
+    Known limits: A job whose roles do different work on purpose is also reported.
     """
     for workload, limits, unknown_verdict in _trainer_claims(job, "pod_gpus"):
         yield unknown_verdict or _verdict_on_limits(workload.id, limits)
 
 
 def _trainer_claims(job: Job, quantity: str) -> Iterator[tuple[Workload, list[Claim], Verdict | None]]:
-    """Yield workloads whose trainers run one program, a claim of each trainer, and the verdict if one is unknown."""
+    """Yield workloads whose trainers run one program, a claim about each trainer, and the verdict if one is unknown."""
     for workload in workloads(job):
         trainers = workload.trainers
         if workload.kind not in _ONE_PROGRAM_KINDS or len(trainers) < 2:
@@ -614,8 +618,9 @@ def _verdict_on_limits(subject: str, limits: list[Claim]) -> Verdict:
         return passed(subject)
     return failed(
         subject,
-        f"{placed(other)} gives each {other.scope.role} {joined(other.alternatives)} GPUs, but {placed(first)} gives"
-        f" the {first.scope.role} {joined(first.alternatives)}: ranks are counted as if all pods were alike.",
+        f"{placed(other)} gives each {other.scope.role} {joined(other.alternatives)} GPUs, but {placed(first)} gives "
+        f"the {first.scope.role} {joined(first.alternatives)}: the number of ranks is computed as if all pods were "
+        "equal.",
         at=other,
         also=((first, first.scope.role),),
         remedy="Give every role that trains the same number of GPUs.",
@@ -637,7 +642,7 @@ def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
     What it checks: A training job of two or more pods that hold GPUs names a gang scheduler, a queue of Kueue, or a pod
     group, and its `minAvailable` counts all training pods.
 
-    Why it matters: In a cluster that is nearly full some pods start and hold their GPUs while the others stay pending;
+    Why it matters: In a cluster that is nearly full, some pods start and hold their GPUs while the others stay pending;
     two such jobs can wait for each other forever.
 
     Example: A PyTorchJob with a master and seven workers of 8 GPUs each and no `schedulerName`.
@@ -662,11 +667,11 @@ def pods_not_gang_scheduled(job: Job) -> Iterator[Verdict]:
             gang_min = workload.setting("gang_min")[0]
             yield failed(
                 workload.id,
-                f"{quoted(gang_min)} lets {max(minimum)} of {min(numbers(pods))} training pods start without the others"
-                " and hold their GPUs while they wait.",
+                f"{quoted(gang_min)} allows {max(minimum)} of {min(numbers(pods))} training pods to start without "
+                "the others and hold their GPUs while they wait.",
                 at=gang_min,
                 also=tuple((role.count, role.name) for role in trainers[:4]),
-                remedy=f"Set it to {max(numbers(workload.pods()), default=0)}, the sum of the replicas.",
+                remedy=f"Set it to {max(numbers(workload.pods()), default=0)}, the total number of replicas.",
             )
         elif workload.gang_claims() or is_at_most_one(pods):
             yield passed(workload.id)
@@ -688,7 +693,7 @@ def is_at_most_one(value: Value) -> bool:
     return bool(counts) and max(counts) <= 1
 
 
-@rule("KUB006", "gang-larger-than-job", severity=Severity.ERROR, otherwise="no job sets the size of its gang")
+@rule("KUB006", "gang-larger-than-job", severity=Severity.ERROR, otherwise="no job sets its gang size")
 def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
     """A gang waits for more pods than the job has.
 
@@ -699,7 +704,7 @@ def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
 
     Example: `minAvailable: 4` with a master and two workers.
 
-    Fix: Set it to the sum of the replicas, or leave it out: operators then fill in the sum.
+    Fix: Set it to the sum of the replicas, or omit it: operators then fill in the sum.
 
     Known limits: A separate PodGroup is not matched with its pods.
     """
@@ -712,8 +717,8 @@ def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
         if verdict is None and minimum and pods and min(minimum) > max(pods):
             verdict = failed(
                 workload.id,
-                f"{quoted(gang_min[0])} waits for {min(minimum)} pods, but the roles have {max(pods)}"
-                f" ({', '.join(quoted(role.count) for role in workload.roles[:4])}).",
+                f"{quoted(gang_min[0])} waits for {min(minimum)} pods, but the roles have only {max(pods)} "
+                f"({', '.join(quoted(role.count) for role in workload.roles[:4])}).",
                 at=gang_min[0],
                 also=tuple((role.count, role.name) for role in workload.roles[:6]),
                 remedy=f"Set it to {max(pods)}, or remove it.",
@@ -730,9 +735,9 @@ def gang_larger_than_job(job: Job) -> Iterator[Verdict]:
 def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
     """A gang waits for all pods of a job whose roles start one after another.
 
-    What it checks: Where the operator creates the pods of one role only when the pods of another role run (kubedl's
-    PyTorchJob: the master first; an MPIJob with `launcherCreationPolicy: WaitForWorkersReady`; tasks of a Volcano Job
-    with `dependsOn`), the gang needs no more pods than are created first.
+    What it checks: If the operator creates the pods of one role only when the pods of another role are running
+    (kubedl's PyTorchJob: the master first; an MPIJob with `launcherCreationPolicy: WaitForWorkersReady`; tasks of a
+    Volcano Job with `dependsOn`), the gang needs no more pods than are created first.
 
     Why it matters: The gang scheduler holds the first pods back until the others exist, and the operator creates the
     others once the first run: both wait, with enough free GPUs.
@@ -742,7 +747,7 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
     Fix: Disable the ordered start (kubedl: feature gate DAGScheduling; MPIJob: AtStartup), or set minAvailable to the
     pods that are created first.
 
-    Known limits: Whether kubedl's ordered start is switched off for the whole operator cannot be seen in a manifest.
+    Known limits: A manifest does not show whether kubedl's ordered start is disabled for the whole operator.
     """
     for workload in workloads(job):
         order, gang_claims = workload.setting("pods_started_first"), workload.gang_claims()
@@ -784,13 +789,13 @@ def _worker_role(workload: Workload) -> Role | None:
     otherwise="no MPIJob sets both the slots and the resources of its workers",
 )
 def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
-    """An MPIJob gives each worker more slots than the worker has GPUs, or CPU cores where it has no GPU.
+    """An MPIJob gives each worker more slots than the worker has GPUs, or CPU cores if it has no GPU.
 
     What it checks: `slotsPerWorker` is at most the GPU limit of a worker or, without GPUs, its CPU limit.
 
     Why it matters: mpirun places as many ranks on a worker as it has slots. The ranks beyond the GPUs find no device;
     those beyond the cores are throttled, and Open MPI refuses to bind them ("There are not enough slots available"),
-    while launcher and workers stay running.
+    while the launcher and the workers keep running.
 
     Example: `slotsPerWorker: 4` with `limits: {cpu: 2}` for the workers.
 
@@ -813,8 +818,8 @@ def mpi_slots_exceed_worker(job: Job) -> Iterator[Verdict]:
         if slot_counts and min(slot_counts) > max(amount, 1):
             yield failed(
                 workload.id,
-                f"{quoted(slots[0])} lets mpirun place {min(slot_counts)} ranks on each worker, but"
-                f" {placed(resources[0])} gives a worker {amount:g} {resource}.",
+                f"{quoted(slots[0])} allows mpirun to place {min(slot_counts)} ranks on each worker, but "
+                f"{placed(resources[0])} gives a worker {amount:g} {resource}.",
                 at=slots[0],
                 also=((resources[0], f"{amount:g} {resource}"),),
                 remedy=f"Set `slotsPerWorker: {max(int(amount), 1)}`, or give each worker {min(slot_counts)}"
@@ -844,8 +849,8 @@ def mpi_ranks_unlike_slots(job: Job) -> Iterator[Verdict]:
 
     Fix: `-np` = workers x slotsPerWorker.
 
-    Known limits: Where options of mpirun place the ranks (--map-by, -N), only too many ranks are reported, and nothing
-    with --oversubscribe or with hosts on the line. A launcher that is a worker itself is not recognised.
+    Known limits: If options of mpirun place the ranks (--map-by, -N), only too many ranks are reported, and nothing
+    with --oversubscribe or with hosts on the line. A launcher that is itself a worker is not recognized.
     """
     for workload in workloads(job):
         worker = _worker_role(workload)
@@ -883,8 +888,8 @@ def _rank_verdict(
     if ranks > slot_count:
         return failed(
             workload.id,
-            f"{quoted(tasks)} starts {ranks} ranks, but {workers} workers x {counted(slots_each, 'slot')} hold"
-            f" {slot_count}.",
+            f"{quoted(tasks)} starts {ranks} ranks, but {workers} workers x {counted(slots_each, 'slot')} have room "
+            f"for {slot_count}.",
             at=tasks,
             also=also,
             remedy=remedy,
@@ -893,8 +898,8 @@ def _rank_verdict(
     if used_workers < workers and not is_placed:
         return failed(
             workload.id,
-            f"{quoted(tasks)} starts {counted(ranks, 'rank')}, which fill the {slots_each} slots of"
-            f" {counted(used_workers, 'worker')} first: {workers - used_workers} of {workers} workers get no rank.",
+            f"{quoted(tasks)} starts {counted(ranks, 'rank')}, which fit into the {slots_each} slots of "
+            f"{counted(used_workers, 'worker')}: {workers - used_workers} of {workers} workers get no rank.",
             at=tasks,
             also=also,
             remedy=remedy,

@@ -55,11 +55,11 @@ class Setup(NamedTuple):
         )
 
     def number(self, quantity: str) -> int | None:
-        """Return the number that a quantity has; None if it has no number, several numbers, or an unknown number."""
+        """Return the number of a quantity; None if it has no number, several numbers, or an unknown number."""
         return known_number(job_value(self.claims(quantity))) if self.claims(quantity) else None
 
     def text(self, quantity: str) -> str:
-        """Return the string that a quantity has; empty if it has no string, several strings, or an unknown string."""
+        """Return the string of a quantity; empty if it has no string, several strings, or an unknown string."""
         return (known_text(job_value(self.claims(quantity))) if self.claims(quantity) else None) or ""
 
 
@@ -82,7 +82,7 @@ def setups(job: Job) -> tuple[Setup, ...]:
 def _setups_with(
     *quantities: str, where: Callable[[Setup], bool] = lambda setup: True
 ) -> Callable[[Job], Iterator[Question[Setup]]]:
-    """Return a function that yields a question about each setup which has claims about all `quantities`."""
+    """Return a function that yields a question about each setup that has claims about all `quantities`."""
 
     def setup_questions(job: Job) -> Iterator[Question[Setup]]:
         for setup in setups(job):
@@ -103,7 +103,7 @@ def _setups_with(
 def accelerate_processes_counted_per_machine(question: Question[Setup]) -> Verdict | None:
     """Accelerate's num_processes is too small, or not divisible by num_machines.
 
-    What it checks: num_processes counts over all machines. For several machines it is at least num_machines, is
+    What it checks: num_processes is the total for all machines. For several machines it is at least num_machines, is
     divisible by it, and is not just the number of GPUs of a single machine. In a configuration that no launch names,
     each machine starts no more processes than gpu_ids has GPUs.
 
@@ -145,11 +145,11 @@ def _differs_from_others(setup: Setup) -> bool:
 
 def _total_finding(setup: Setup, world: Claim, machines: Claim, total: int, count: int) -> Verdict:
     per_machine, remainder = divmod(total, count)
-    statement = f"{quoted(world)} is the total over all {count} machines ({quoted(machines)})"
+    statement = f"{quoted(world)} is the total for all {count} machines ({quoted(machines)})"
     also = ((machines, f"{count} machines"),)
     machine_gpus = _machine_gpus(setup)
     device_count = machine_gpus[1] if machine_gpus is not None else max(total, 1)
-    remedy = f"Set the total over all machines: {device_count * count} for {device_count} on each."
+    remedy = f"Set the total for all machines: {device_count * count}, for {device_count} on each."
     if per_machine < 1:
         return failed(
             setup.subject,
@@ -174,8 +174,8 @@ def _total_finding(setup: Setup, world: Claim, machines: Claim, total: int, coun
     if remainder:
         return failed(
             setup.subject,
-            f"{statement} and cannot be divided by them: accelerate starts {per_machine} on each, and"
-            f" {counted(remainder, 'process is', 'processes are')} never started.",
+            f"{statement} which is not divisible by that number: accelerate starts {per_machine} on each, and "
+            f"{counted(remainder, 'process is', 'processes are')} never started.",
             at=world,
             also=also,
             remedy=f"Give a multiple of {count}, such as {per_machine * count} or {(per_machine + 1) * count}.",
@@ -226,12 +226,12 @@ def is_multi_machine(setup: Setup) -> bool:
 def accelerate_rendezvous_back_end_unread(question: Question[Setup]) -> Verdict | None:
     """A configuration names a rendezvous backend that does not exist or is never used.
 
-    What it checks: rdzv_backend of an Accelerate configuration for several machines is one that torchrun has, and is
-    `static` or repeated on the command line.
+    What it checks: rdzv_backend in an Accelerate configuration for several machines exists in torchrun, and is `static`
+    or repeated on the command line.
 
     Why it matters: `accelerate launch` takes the backend from its command line, where the default is static, and
     ignores the file: machines that rely on c10d to assign ranks then all need a machine_rank. A name such as `nccl` is
-    that of a communication library; given on the command line, torchrun rejects it.
+    a communication library; on the command line, torchrun rejects it.
 
     Example: `rdzv_backend: nccl`.
 
@@ -252,7 +252,7 @@ def accelerate_rendezvous_back_end_unread(question: Question[Setup]) -> Verdict 
     return failed(
         question.subject,
         f"{quoted(file_claims[0])} is ignored: accelerate uses `static` unless the command line gives"
-        + (" --rdzv_backend" + ("." if exists else f", and no rendezvous backend is called {backend!r}.")),
+        + (" --rdzv_backend" + ("." if exists else f", and there is no rendezvous backend {backend!r}.")),
         at=file_claims[0],
         remedy="Write `rdzv_backend: static` and give each machine its machine_rank, or pass"
         " `--rdzv_backend c10d` on the command line.",
@@ -291,7 +291,7 @@ def accelerate_main_process_missing(question: Question[Setup]) -> Verdict | None
     if setup.launch is None or count is None or count < 2 or setup.claims("master_addr"):
         return None
     if SUBMISSION in setup.launch.wrappers:
-        return unknown(setup.subject, "the program that submits the line may add the address", at=setup.launch)
+        return unknown(setup.subject, "the program that runs this command line may add the address", at=setup.launch)
     claim = distinct(question.claims)[0]
     return failed(
         question.subject,
@@ -299,7 +299,7 @@ def accelerate_main_process_missing(question: Question[Setup]) -> Verdict | None
         " gives main_process_ip: accelerate uses `None` as the address.",
         at=setup.launch,
         also=((claim, f"{count} machines"),),
-        remedy="Give --main_process_ip (the address of the first machine) and --main_process_port.",
+        remedy="Pass --main_process_ip (the address of the first machine) and --main_process_port.",
     )
 
 
@@ -307,11 +307,11 @@ def accelerate_main_process_missing(question: Question[Setup]) -> Verdict | None
     "ACC009",
     "accelerate-options-exclude-each-other",
     severity=Severity.ERROR,
-    otherwise="no Accelerate launch has a distribution option",
+    otherwise="no Accelerate launch has an option such as --multi_gpu",
     each=_setups_with("distributed_type"),
 )
 def accelerate_options_exclude_each_other(question: Question[Setup]) -> Verdict | None:
-    """`accelerate launch` is given options that exclude each other.
+    """`accelerate launch` is given mutually exclusive options.
 
     What it checks: At most one of --multi_gpu, --use_deepspeed and --use_fsdp; with --multi_gpu at least two processes;
     with distributed_type MULTI_GPU on one machine at least two GPUs in gpu_ids.
@@ -321,7 +321,7 @@ def accelerate_options_exclude_each_other(question: Question[Setup]) -> Verdict 
 
     Example: `accelerate launch --multi_gpu --use_deepspeed ... train.py`.
 
-    Fix: Keep the intended one: `--use_deepspeed` and `--use_fsdp` run on several GPUs by themselves.
+    Fix: Keep the intended one: `--use_deepspeed` and `--use_fsdp` already use several GPUs.
 
     Known limits: gpu_ids is only checked together with a configuration that sets MULTI_GPU. In a configuration that no
     launch names the finding is a warning.
@@ -334,10 +334,10 @@ def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:
     if len({text for claim in kinds for text in texts(claim.value)}) > 1:
         return failed(
             setup.subject,
-            f"{quoted(first)} and {quoted(kinds[1])} exclude each other: accelerate stops.",
+            f"{quoted(first)} and {quoted(kinds[1])} are mutually exclusive: accelerate stops.",
             at=kinds[1],
             also=((first, "the other"),),
-            remedy="Keep one: --use_deepspeed and --use_fsdp run on several GPUs by themselves.",
+            remedy="Keep one: --use_deepspeed and --use_fsdp already use several GPUs.",
         )
     world = setup.claims("world_size")
     is_flag = first.strength >= Strength.FLAG and first.alternatives == ("MULTI_GPU",)
@@ -348,7 +348,7 @@ def _options_verdict(setup: Setup, kinds: tuple[Claim, ...]) -> Verdict:
     if is_flag and total is not None and total < 2 and world[0].strength >= Strength.FLAG:
         return failed(
             setup.subject,
-            f"{quoted(first)} needs at least two processes, but {placed(world[0])} gives one: accelerate stops.",
+            f"{quoted(first)} needs at least two processes, but {placed(world[0])} requests one: accelerate stops.",
             at=first,
             also=((world[0], "one process"),),
             remedy="Drop --multi_gpu, or start more processes.",
@@ -386,7 +386,7 @@ def accelerate_deepspeed_file_without_zero(job: Job) -> Iterator[Verdict]:
 
     Example: `--deepspeed_config_file ds.json` with `{"train_micro_batch_size_per_gpu": 1, "bf16": {"enabled": true}}`.
 
-    Fix: Add `"zero_optimization": {"stage": 2}`; stage 0 for none.
+    Fix: Add `"zero_optimization": {"stage": 2}`; stage 0 disables it.
 
     Known limits: A file that Hugging Face's trainer gets through its own `--deepspeed` needs no such section.
     """
@@ -408,7 +408,7 @@ def accelerate_deepspeed_file_without_zero(job: Job) -> Iterator[Verdict]:
                     f"{target} has no `zero_optimization`, which Accelerate requires: every rank stops.",
                     at=keys[0],
                     also=((launch, "started here"),),
-                    remedy='Add `"zero_optimization": {"stage": 2}` (stage 0 for none).',
+                    remedy='Add `"zero_optimization": {"stage": 2}` (stage 0 disables it).',
                 )
 
 
@@ -464,7 +464,8 @@ def accelerate_unknown_key(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the key as Accelerate spells it, or remove it.
 
-    Known limits: A key that only a newer or older version has is accepted. In a section the finding is a warning.
+    Known limits: A key that exists only in a newer or older version is accepted. In a section, the finding is a
+    warning.
     """
     keys, known = distinct(job.about("accelerate_key")), _known_keys()
     version = pinned(job, "accelerate")
@@ -505,7 +506,7 @@ def _lacks_key(key: str, version: str) -> bool:
 def _misspelt_finding(claim: Claim, key: str, similar: str, section: str) -> Verdict:
     return failed(
         claim.span.path,
-        f"`{key}` in {section} is not a key that Accelerate reads, and is ignored: {similar} keeps its default.",
+        f"`{key}` in {section} is not a key of Accelerate and is ignored: {similar} keeps its default.",
         at=claim,
         remedy=f"Write {similar}.",
         severity=Severity.WARNING,
@@ -519,7 +520,9 @@ def _rename_fix(claim: Claim, key: str, similar: str) -> Fix | None:
 
 
 def _similar_key_of_section(section: str, key: str) -> str:
-    """Return the known option that a key of a section probably misspells; empty if the key is known."""
+    """Return the known option that a key in a section probably misspells; empty if the key is known or resembles
+    none.
+    """
     prefix = _SECTION_PREFIXES.get(section, "")
     option = key if not prefix or key.startswith(prefix.rstrip("_")) else prefix + key
     options = load_table("accelerate_launch").names()
@@ -541,7 +544,7 @@ def _similar_key(key: str, known: frozenset[str]) -> str:
 def accelerate_keys_beside_deepspeed_file(job: Job) -> Iterator[Verdict]:
     """A configuration names a DeepSpeed file and repeats settings that belong in that file.
 
-    What it checks: With deepspeed_config_file the configuration has none of the keys that belong in that file:
+    What it checks: With deepspeed_config_file, the configuration has none of the keys that belong in that file:
     zero_stage, gradient_accumulation_steps, gradient_clipping, the offload devices and paths, zero3_save_16bit_model,
     and mixed_precision unless the command line gives it.
 
@@ -587,8 +590,8 @@ def _keys_beside_finding(setup: Setup, file: Claim, forbidden: list[Claim], *, o
     extra = " (or give `--mixed_precision` on the command line instead)" if only_precision else ""
     return failed(
         setup.subject,
-        f"{names} together with `{file.spelling}` ({where(file)}): Accelerate stops, because these settings must be"
-        " in the DeepSpeed file only.",
+        f"{names} together with `{file.spelling}` ({where(file)}): Accelerate stops, because these settings may only "
+        "be in the DeepSpeed file.",
         at=forbidden[0],
         also=((file, "names the DeepSpeed file"), *((claim, "the same") for claim in forbidden[1:8])),
         remedy=f"Remove {names} and set it in the DeepSpeed file{extra}.",
@@ -638,7 +641,7 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
                     kind, versions = ("false", " (from 0.34 on)") if is_precision else ("a number", "")
                     yield failed(
                         setup.subject,
-                        f"{quoted(claim)} is {kind} in YAML, but Accelerate expects text and stops{versions}.",
+                        f"{quoted(claim)} is {kind} in YAML, but Accelerate expects a string and stops{versions}.",
                         at=claim,
                         remedy=f"Write {key}: '{word}'.",
                         # Safe: every version that accepts the value reads the quoted word the same way.
@@ -653,7 +656,7 @@ def accelerate_value_needs_quotation_marks(job: Job) -> Iterator[Verdict]:
     "ACC007",
     "precision-differs-from-deepspeed",
     severity=Severity.ERROR,
-    otherwise="no launch sets a precision in addition to DeepSpeed's",
+    otherwise="no launch sets a precision besides DeepSpeed's",
 )
 def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     """The launch requests fp16 and the DeepSpeed file bf16, or the other way round.
@@ -680,7 +683,7 @@ def precision_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
                 continue
             for claim in precision_claims:
                 if isinstance(claim.value, Unresolved) or any(isinstance(c.value, Unresolved) for c in enabled):
-                    yield unknown(subject, f"{quoted(claim)} or {quoted(enabled[0])} is not known", at=claim)
+                    yield unknown(subject, f"{quoted(claim)} or {quoted(enabled[0])} is unknown", at=claim)
                 elif claim.alternatives == (precision,) and all(c.alternatives == (True,) for c in enabled):
                     yield failed(
                         subject,
@@ -700,14 +703,14 @@ def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:
 
     What it checks: If several Accelerate configurations (or launch lines) belong to the machines of one job:
     num_processes, num_machines and the rendezvous address are the same in all, each machine_rank occurs once, and
-    gpu_ids lists equally many GPUs on each. In any of them machine_rank is below num_machines.
+    gpu_ids lists the same number of GPUs on each. In any of them machine_rank is below num_machines.
 
     Why it matters: Every machine starts num_processes // num_machines processes from its own file and builds a world of
     that size. With two different sizes, some ranks wait for ranks that do not exist.
 
     Example: `num_processes: 7` in sv1.yaml and `num_processes: 2` in sv2.yaml.
 
-    Fix: Keep one file and give `--machine_rank` on the command line.
+    Fix: Keep one file and pass `--machine_rank` on the command line.
 
     Known limits: Files that were not named together are assigned to one job by their names or their rendezvous address,
     a guess that gives only warnings. gpu_ids may name different GPUs on another machine, but not more or fewer.
@@ -732,7 +735,7 @@ def accelerate_machines_disagree(job: Job) -> Iterator[Verdict]:
 
 #: RDV004 compares the other settings of launch lines.
 _COMMON_SETTINGS = {
-    "world_size": "processes over all machines",
+    "world_size": "processes on all machines",
     "nodes": "machines",
     "master_addr": "the address of the first machine",
     "master_port": "the port of the first machine",
@@ -753,7 +756,7 @@ def _rank_range_verdict(setup: Setup) -> Verdict | None:
         return passed(setup.subject)
     return failed(
         setup.subject,
-        f"{quoted(ranks[0])} is not a rank of {placed(machines[0])}: machine ranks go from 0 to {count - 1}.",
+        f"{quoted(ranks[0])} is not a rank of {placed(machines[0])}: machine ranks are 0 to {count - 1}.",
         at=ranks[0],
         also=((machines[0], f"{count} machines"),),
         remedy=f"Use a machine_rank from 0 to {count - 1}, each once.",

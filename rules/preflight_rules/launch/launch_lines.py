@@ -35,7 +35,7 @@ _START_ON_EACH_NODE = ("srun", "mpirun", "pdsh", "clush")
     "LCH006",
     "reaching-launcher-started-on-each-node",
     severity=Severity.ERROR,
-    otherwise="no launcher that reaches other nodes is started by another launcher",
+    otherwise="no launcher that starts processes on other nodes is started by another launcher",
 )
 def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
     """A launcher that itself starts processes on all nodes is started on each node.
@@ -43,8 +43,8 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
     What it checks: `deepspeed` and `colossalai run` are not started several times by srun, mpirun or pdsh, unless
     options tell deepspeed that each node starts it (`--no_ssh`, `--node_rank`).
 
-    Why it matters: Without a hostfile each copy trains alone on the GPUs of its node, without an error. With a
-    hostfile each copy logs in to all nodes and starts all ranks once more: ports and GPUs are taken several times.
+    Why it matters: Without a hostfile each copy trains alone on the GPUs of its node, without an error. With a hostfile
+    each copy logs in to all nodes and starts all ranks again: ports and GPUs are used several times.
 
     Example: `#SBATCH --nodes=2` and `srun deepspeed train.py`.
 
@@ -68,9 +68,9 @@ def reaching_launcher_started_on_each_node(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 launch.id,
-                f"{launch.launcher} starts processes on the other nodes itself, but {starter} starts it"
-                f" {joined(numbers(job_value(copies[:1])))} times ({placed(copies[0])}): each copy is a"
-                " separate launch.",
+                f"{launch.launcher} starts the processes on all nodes, but {starter} starts {launch.launcher} "
+                f"{joined(numbers(job_value(copies[:1])))} times ({placed(copies[0])}): each copy is a separate "
+                "launch.",
                 at=launch,
                 also=((copies[0], "copies"),),
                 remedy=f"Start {launch.launcher} once, without {starter} and with a hostfile; or put torchrun"
@@ -110,14 +110,14 @@ _GPU_QUANTITIES = ("gpus_per_node", "gpus_per_task")
     "LCH004",
     "task-rank-expanded-too-early",
     severity=Severity.ERROR,
-    otherwise="no program that runs as several tasks gets a rank",
+    otherwise="no program that runs as several tasks is given a rank",
 )
 def task_rank_expanded_too_early(job: Job) -> Iterator[Verdict]:
     """The batch script expands a rank variable itself, so all tasks get the same rank.
 
-    What it checks: Where srun, mpirun, jsrun or aprun starts several tasks of a program, that RANK, LOCAL_RANK and
-    CUDA_VISIBLE_DEVICES, and a rank among the program's arguments, are not made from SLURM_PROCID, SLURM_LOCALID,
-    OMPI_COMM_WORLD_RANK and their like in the script itself.
+    What it checks: If srun, mpirun, jsrun or aprun starts several tasks of a program, RANK, LOCAL_RANK and
+    CUDA_VISIBLE_DEVICES, and a rank among the program's arguments, are not set from SLURM_PROCID, SLURM_LOCALID,
+    OMPI_COMM_WORLD_RANK and the like in the script itself.
 
     Why it matters: In the script these variables are 0, or not set at all. Every task then acts as rank 0: all wait for
     the others at the rendezvous, or all use the first GPU.
@@ -126,8 +126,8 @@ def task_rank_expanded_too_early(job: Job) -> Iterator[Verdict]:
 
     Fix: Let a shell in the task expand it: `srun bash -c 'RANK=$SLURM_PROCID python train.py'`.
 
-    Known limits: A program that reads SLURM_PROCID itself and ignores RANK is not known. RDV003 judges the node rank of
-    a launcher.
+    Known limits: A program that reads SLURM_PROCID itself and ignores RANK is not recognized. RDV003 judges the node
+    rank of a launcher.
     """
     for launch in job.launches:
         if not set(_STARTERS) & set(launch.wrappers) or launch.launcher in AGENT_LAUNCHERS:
@@ -144,9 +144,11 @@ def task_rank_expanded_too_early(job: Job) -> Iterator[Verdict]:
         if not early_ranks or certainly_one(tasks):
             yield passed(launch.id)
         elif script:
-            yield unknown(launch.id, f"{script} may set the rank again in each task", at=early_ranks[0])
+            yield unknown(launch.id, f"{script} may set the rank in each task", at=early_ranks[0])
         elif not certainly_several(tasks) or early_ranks[0].condition:
-            yield unknown(launch.id, f"cannot determine how many tasks get {quoted(early_ranks[0])}", at=early_ranks[0])
+            yield unknown(
+                launch.id, f"cannot determine how many tasks {quoted(early_ranks[0])} applies to", at=early_ranks[0]
+            )
         else:
             yield _early_rank_finding(launch, early_ranks[0], joined(numbers(tasks)), claims)
 
@@ -168,7 +170,7 @@ def _early_rank_finding(launch: Launch, rank: Claim, count: str, claims: tuple[C
         "task gets the same value.",
         at=rank,
         also=((launch, "started as several tasks"), *((claim, f"{count} tasks") for claim in claims[:1])),
-        remedy=f"Let a shell in each task expand it: {starter} bash -c '...', with single quotes.",
+        remedy=f"Let a shell expand it in each task: {starter} bash -c '...', with single quotes.",
     )
 
 
@@ -176,8 +178,8 @@ def _early_rank_finding(launch: Launch, rank: Claim, count: str, claims: tuple[C
 def elastic_range_unusable(job: Job) -> Iterator[Verdict]:
     """torchrun is given a node range that it rejects, or that its static rendezvous ignores.
 
-    What it checks: In `--nnodes=MIN:MAX` the first number is at least 1 and not above the second; and where the two
-    differ, the backend is one that lets nodes join and leave (c10d, etcd), not the static default.
+    What it checks: In `--nnodes=MIN:MAX` the first number is at least 1 and not above the second; if the two differ,
+    the backend allows nodes to join and leave (c10d, etcd), unlike the static default.
 
     Why it matters: torchrun stops if the range is reversed. With the static backend the job always waits for MAX nodes,
     and ends when it loses one.
@@ -271,7 +273,7 @@ def composer_world_size_refused(question: LaunchQuestion) -> Verdict | None:
     fault = "is less than" if is_too_small else "is not a multiple of"
     return failed(
         question.subject,
-        f"{quoted(world_sizes[0])} {fault} {placed(processes[0])}: composer stops with ValueError.",
+        f"{quoted(world_sizes[0])} {fault} {placed(processes[0])}: Composer stops with ValueError.",
         at=world_sizes[0],
         also=((processes[0], "processes of this node"),),
         remedy="Set it to the number of nodes times the processes on each node"
@@ -284,7 +286,7 @@ _BATCH_QUANTITIES = {
     "given_batch_size": "the batch size",
     "micro_batch_size_per_gpu": "the batch size of a rank",
     "train_batch_size": "the global batch size",
-    "gradient_accumulation_steps": "the gradient accumulation",
+    "gradient_accumulation_steps": "the gradient accumulation steps",
 }
 #: Commands that start their command on another host.
 _REMOTE_WRAPPERS = frozenset(
@@ -296,14 +298,14 @@ _REMOTE_WRAPPERS = frozenset(
     "LCH010",
     "rank-started-twice",
     severity=Severity.ERROR,
-    otherwise="no two processes with a rank are started at the same time",
+    otherwise="no two processes with a rank run at the same time",
 )
 def rank_started_twice(job: Job) -> Iterator[Verdict]:
     """Two processes of one job that run at the same time have the same rank, or different world sizes.
 
     What it checks: Starts of one program in the background of one script, or from a separate script each, give each
-    process its own rank (RANK, or the program's `--rank`) and the same number of ranks, and every rank is below it.
-    Where the program takes its number from its own variable or option (`current_id` of UserDefinedRoleMaker, `rank` of
+    process its own rank (RANK, or the program's `--rank`) and the same number of ranks, and every rank is below it. If
+    the program reads its number from its own variable or option (`current_id` of UserDefinedRoleMaker, `rank` of
     init_process_group), this number differs among the processes of one group that a script starts.
 
     Why it matters: Both processes register at the store with the same rank. One of them stops, or all wait for the
@@ -353,7 +355,9 @@ def _same_number_finding(
 ) -> Verdict:
     count = sum(other.value == claim.value for _, other in starts)
     not_set = items(claim.because[1].value)
-    cause = f": its script does not set {' or '.join(f'`{name}`' for name in not_set)} for them" if not_set else ""
+    cause = (
+        f", because the script does not set {' or '.join(f'`{name}`' for name in not_set)} for each" if not_set else ""
+    )
     return failed(
         subject,
         f"{quoted(claim)} is {joined(texts(claim.value))} in {count} processes of one group that run at the same"
@@ -373,10 +377,10 @@ def _sizes_verdict(processes: Sequence[RankedProcess]) -> Verdict:
     _, odd, common_launch, common = difference
     return failed(
         subject,
-        f"{quoted(odd[0])} here and {quoted(common[0])} in {where(common[0])} give the number of ranks of one job"
-        " different values: each process waits for a different number of peers.",
+        f"{quoted(odd[0])} here and {quoted(common[0])} in {where(common[0])} give different numbers of ranks for "
+        "one job: the processes wait for different numbers of peers.",
         at=odd[0],
-        also=((argument_of(common[0]) or common[0], f"process started by {common_launch.id}"),),
+        also=((argument_of(common[0]) or common[0], f"the process started by {common_launch.id}"),),
         remedy="Give every process the same number of ranks.",
         waits_at="rendezvous",
     )
@@ -399,7 +403,7 @@ def _ranks_verdict(processes: Sequence[RankedProcess]) -> Verdict:
                 subject,
                 f"{quoted(claim)} is also the rank of the process of {elsewhere}, which runs at the same time."
                 if elsewhere
-                else f"{quoted(claim)} assigns to two processes that run at the same time rank {rank}.",
+                else f"{quoted(claim)} gives rank {rank} to two processes that run at the same time.",
                 at=claim,
                 also=((argument_of(first) or first, f"rank {rank} already"),),
                 remedy=f"Give each of the {len(processes)} processes its own rank, from 0 to {size - 1}.",
@@ -408,7 +412,7 @@ def _ranks_verdict(processes: Sequence[RankedProcess]) -> Verdict:
         if rank >= size > 0:
             return failed(
                 subject,
-                f"{quoted(claim)} is not a rank of {quoted(process.size[0])}: ranks go from 0 to {size - 1}.",
+                f"{quoted(claim)} is not a rank of {quoted(process.size[0])}: ranks are 0 to {size - 1}.",
                 at=claim,
                 also=(process.size[0],),
                 remedy=f"Use a rank from 0 to {size - 1}, each once.",
@@ -422,7 +426,7 @@ def _ranks_verdict(processes: Sequence[RankedProcess]) -> Verdict:
     "batch-differs-between-starts",
     severity=Severity.WARNING,
     confidence=Confidence.HIGH,
-    otherwise="no two starts of one job give a batch size",
+    otherwise="no two launches of one job give a batch size",
 )
 def batch_differs_between_starts(job: Job) -> Iterator[Verdict]:
     """The starts of one job's nodes or ranks give them different batch sizes.
@@ -455,8 +459,8 @@ def _batches_verdict(subject: str, batches: Sequence[tuple[Launch, tuple[Claim, 
     _, odd, common_launch, common = difference
     return failed(
         subject,
-        f"{quoted(odd[0])} here and {quoted(common[0])} in {where(common[0])} give {meaning} of one job different "
-        f"values: ranks run different numbers of steps, and the last ones wait for the others.",
+        f"{quoted(odd[0])} here and {quoted(common[0])} in {where(common[0])} give different values for {meaning} of "
+        "one job: the ranks run different numbers of steps, and some wait for ranks that have finished.",
         at=odd[0],
         also=((argument_of(common[0]) or common[0], f"started by {common_launch.id}"),),
         remedy=f"Give {meaning} the same value on every line that starts a node or rank.",
@@ -469,16 +473,16 @@ def _batches_verdict(subject: str, batches: Sequence[tuple[Launch, tuple[Claim, 
     "gpu-given-to-two-starts",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no two launches with their own GPUs are started at the same time",
+    otherwise="no two launches that name their GPUs run at the same time",
 )
 def gpu_given_to_two_starts(job: Job) -> Iterator[Verdict]:
     """Two launches that run at the same time on one host are given the same GPU.
 
-    What it checks: Launches that one script starts in the background on its own host have no GPU of
-    CUDA_VISIBLE_DEVICES in common.
+    What it checks: Launches that one script starts in the background on its own host do not share a GPU in
+    CUDA_VISIBLE_DEVICES.
 
-    Why it matters: Both allocate their memory on it: the second one runs out of memory, or both are slow. Two ranks of
-    one job on one GPU make NCCL stop with "Duplicate GPU detected".
+    Why it matters: Both allocate memory on it: the second runs out of memory, or both are slow. Two ranks of one job on
+    one GPU make NCCL stop with "Duplicate GPU detected".
 
     Example: `CUDA_VISIBLE_DEVICES=0,1 bash run.sh &` and `CUDA_VISIBLE_DEVICES=1,2 bash run.sh &`.
 

@@ -65,19 +65,19 @@ def _implementation(job: Job, launch: Launch) -> tuple[str, ...]:
     "mpi-hosts-without-slots",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="mpirun has no list of hosts",
+    otherwise="no mpirun is given a list of hosts",
     each=launches_with("tasks", _all_hosts, where=_chooses_hosts_itself),
 )
 def mpi_hosts_without_slots(question: LaunchQuestion) -> Verdict | None:
-    """mpirun starts more processes than it lists hosts, and no host has a number of slots.
+    """mpirun starts more processes than there are hosts in its list, and no host has a number of slots.
 
-    What it checks: Where Open MPI's mpirun is given `-np` and a list of hosts, and starts more processes than there are
-    hosts, that each host has its number of slots (`slots=8`, `host:8`).
+    What it checks: If Open MPI's mpirun is given `-np` and a list of hosts, and starts more processes than there are
+    hosts, each host has a number of slots (`slots=8`, `host:8`).
 
     Why it matters: A host without slots counts as one slot in a `--host` list; in a hostfile it counts as one slot, or
     as one for each core: mpirun stops with "not enough slots available", or puts all ranks on the first hosts.
 
-    Example: `mpirun -np 16 --hostfile hosts ./all_reduce_perf`, where `hosts` holds two bare addresses.
+    Example: `mpirun -np 16 --hostfile hosts ./all_reduce_perf`, where `hosts` contains two addresses without slots.
 
     Fix: Write `slots=8` after each host, with as many slots as it has GPUs.
 
@@ -108,14 +108,14 @@ def _missing_slots_finding(launch: Launch, tasks: Claim, hosts: Claim, requested
     slots = str(slots_per_host) if not rest else "N"
     return failed(
         launch.id,
-        f"{quoted(tasks)} requests {counted(requested, 'process', 'processes')} on {counted(available, 'host')}, but"
-        f" {hosts.span.path if in_file else quoted(hosts)} gives no host a number of slots: Open MPI then uses the"
-        " cores or one slot for each host, and may stop with 'not enough slots available'.",
+        f"{quoted(tasks)} requests {counted(requested, 'process', 'processes')} on {counted(available, 'host')}, but "
+        f"{hosts.span.path if in_file else quoted(hosts)} does not give the hosts' slots: Open MPI then uses the "
+        "number of cores, or one slot per host, and may stop with 'not enough slots available'.",
         at=hosts,
         also=((tasks, counted(requested, "process", "processes")),),
         remedy=f"Write `slots={slots}` after each host."
         if in_file
-        else f"Write each host as `host:{slots}` with the slots it has.",
+        else f"Write each host as `host:{slots}`, with its number of slots.",
     )
 
 
@@ -124,15 +124,15 @@ def _missing_slots_finding(launch: Launch, tasks: Claim, hosts: Claim, requested
     "mpi-interface-left-open",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="mpirun has no list of hosts",
+    otherwise="no mpirun is given a list of hosts",
     each=launches_with("hosts", also=("nodes",), where=_chooses_hosts_itself),
 )
 def mpi_interface_left_open(question: LaunchQuestion) -> Verdict | None:
-    """mpirun starts ranks on several hosts without choosing a network.
+    """mpirun starts ranks on several hosts without selecting a network.
 
-    What it checks: Where Open MPI's mpirun is given several hosts, that `btl_tcp_if_include` or `btl_tcp_if_exclude` is
-    set, on the line or in the environment, or that TCP is not used at all. If an ssh port shows that the hosts are
-    containers, it is a warning, otherwise advice.
+    What it checks: If Open MPI's mpirun is given several hosts, `btl_tcp_if_include` or `btl_tcp_if_exclude` is set on
+    the line or in the environment, or TCP is not used at all. If an ssh port shows that the hosts are containers, it is
+    a warning, otherwise advice.
 
     Why it matters: Open MPI tells peers the address of every interface it finds. Bridges of containers and virtual
     machines have the same addresses on every host, or addresses that others cannot reach: "connect() failed: No route
@@ -178,7 +178,7 @@ def _no_network_finding(job: Job, launch: Launch, hosts: Claim) -> Verdict:
     return failed(
         launch.id,
         f"{quoted(hosts)} names several hosts, but no option of mpirun selects a network"
-        + (f"; {quoted(port)} shows that sshd, and so the ranks, run in containers" if port is not None else "")
+        + (f"; {quoted(port)} shows that sshd, and therefore the ranks, run in containers" if port is not None else "")
         + ": Open MPI advertises every interface, including bridges, and peers may connect to an unreachable one.",
         at=hosts,
         also=((port, "ssh into a container"),) if port is not None else (),
@@ -192,14 +192,14 @@ def _no_network_finding(job: Job, launch: Launch, hosts: Claim) -> Verdict:
     "mpi-variable-stays-behind",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="Open MPI's mpirun has no list of hosts",
+    otherwise="no mpirun of Open MPI is given a list of hosts",
 )
 def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
     """A variable is exported for the ranks, but mpirun does not pass it on to other hosts.
 
-    What it checks: Where Open MPI's mpirun starts ranks on several listed hosts, that the variables of frameworks and
-    communication libraries which the script exports (NCCL_, UCX_, CUDA_, FLAGS_, MASTER_ADDR, PYTHONPATH ...) are
-    passed on with `-x`. In an MPIJob, this applies to every variable of the launcher that the workers do not set.
+    What it checks: If Open MPI's mpirun starts ranks on several listed hosts, the variables of frameworks and
+    communication libraries that the script exports (NCCL_, UCX_, CUDA_, FLAGS_, MASTER_ADDR, PYTHONPATH ...) are passed
+    on with `-x`. In an MPIJob, this applies to every variable of the launcher that the workers do not set.
 
     Why it matters: Over ssh only the ranks on the first host see what the script exported. The others run with another
     interface, another transport or no address, and the first collective hangs.
@@ -247,18 +247,18 @@ def mpi_variable_stays_behind(job: Job) -> Iterator[Verdict]:
             name = claim.quantity.removeprefix("env.")
             yield failed(
                 launch.id,
-                f"{quoted(claim)} of the launcher does not reach the {joined(workers.alternatives)} workers: mpirun"
-                f" passes it on only with `-x {name}`.",
+                f"{quoted(claim)} is set for the launcher, but the {joined(workers.alternatives)} workers do not get "
+                f"it: mpirun forwards it only with `-x {name}`.",
                 at=claim,
                 also=((workers, "run the ranks"),),
-                remedy=f"Add `-x {name}` to mpirun, or give the variable to the workers too.",
+                remedy=f"Add `-x {name}` to mpirun, or also set the variable for the workers.",
             )
         if not unforwarded:
             yield passed(launch.id)
 
 
 def _operator_launches(job: Job) -> Iterator[tuple[Launch, Claim]]:
-    """Yield each launch of an MPIJob that may use Open MPI, with the claim about the number of its workers."""
+    """Yield each launch of an MPIJob that may use Open MPI, with the claim about its number of workers."""
     for launch in _mpi_launches(job):
         implementations = _implementation(job, launch)
         if job.setting("hosts", launch.scope) or implementations not in ((), ("openmpi",)):
@@ -307,7 +307,7 @@ def _as_tuple(value: object) -> tuple[object, ...]:
 
 
 def _exported_claims(job: Job, launch: Launch, passed_on: Claim) -> list[Claim]:
-    """Return the libraries' variables that the script exports and mpirun does not pass on."""
+    """Return the variables of libraries that the script exports and mpirun does not pass on."""
     names = {str(name) for value in passed_on.alternatives if isinstance(value, tuple) for name in value}
     return [
         claim
@@ -332,10 +332,10 @@ _LOCAL = re.compile(r"(?:lo|lo0|docker\d*|virbr\d*|br-[0-9a-f]+|veth\w*|cni\d*|f
     each=launches_with(_interfaces, "nodes", where=lambda stated: _is_mpirun(stated.launch)),
 )
 def mpi_interface_leads_nowhere(question: LaunchQuestion) -> Verdict | None:
-    """mpirun over several hosts uses an interface that does not reach other hosts.
+    """mpirun uses an interface that does not reach other hosts for ranks on several hosts.
 
     What it checks: `btl_tcp_if_include` and `oob_tcp_if_include` of a run over several hosts name at least one
-    interface that is not the loopback, nor a bridge of containers or virtual machines.
+    interface that is neither the loopback interface nor a bridge for containers or virtual machines.
 
     Why it matters: Ranks of different hosts cannot connect: "No route to host", "Unable to reach", or a hang in
     MPI_Init.
@@ -352,7 +352,8 @@ def mpi_interface_leads_nowhere(question: LaunchQuestion) -> Verdict | None:
         return None
     return failed(
         question.subject,
-        f"{quoted(local)} does not reach other hosts, but {placed(nodes[0])} makes ranks on several hosts connect.",
+        f"{quoted(local)} names an interface that cannot reach other hosts, but {placed(nodes[0])} starts ranks on "
+        "several hosts.",
         at=local,
         also=((nodes[0], "several hosts"),),
         remedy="Name the interface, or the subnet, that all hosts share.",
@@ -370,13 +371,13 @@ def _is_node_local(claims: tuple[str, ...]) -> bool:
     "mpirun-as-root",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no mpirun is known to run as root",
+    otherwise="no mpirun certainly runs as root",
 )
 def mpirun_as_root(job: Job) -> Iterator[Verdict]:
     """Open MPI's mpirun is started as root, which it rejects.
 
-    What it checks: Where mpirun comes after `sudo`, or in a container that `docker run` or `podman run` starts, that it
-    has `--allow-run-as-root` or both variables that stand for it.
+    What it checks: If mpirun comes after `sudo`, or runs in a container that `docker run` or `podman run` starts, it
+    has `--allow-run-as-root` or both equivalent variables.
 
     Why it matters: Open MPI stops with "mpirun has detected an attempt to run as root" before anything is started.
 
@@ -384,8 +385,8 @@ def mpirun_as_root(job: Job) -> Iterator[Verdict]:
 
     Fix: Run as another user, or add `--allow-run-as-root`.
 
-    Known limits: An image that sets another user is not recognized; nothing is reported where Open MPI is not certain,
-    nor where the line names a user.
+    Known limits: An image that sets another user is not recognized; nothing is reported if Open MPI is not certain or
+    the line names a user.
     """
     for launch in _mpi_launches(job):
         before = launch.wrappers[: launch.wrappers.index("mpirun")]
@@ -402,8 +403,8 @@ def mpirun_as_root(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 launch.id,
-                f"{quoted(program)} runs as root here ({root_wrapper}) without --allow-run-as-root: Open MPI stops at"
-                " once.",
+                f"{quoted(program)} runs as root here ({root_wrapper}) without --allow-run-as-root: Open MPI stops "
+                "immediately.",
                 at=program,
                 also=((launch, "never started"),),
                 remedy="Run it as another user, or add --allow-run-as-root.",
@@ -440,7 +441,7 @@ _CHOOSES_SLOTS = re.compile(r"oversubscribe|\bras\b|overload", re.IGNORECASE)
     "MPI006",
     "mpi-ranks-beyond-slots-of-allocation",
     severity=Severity.WARNING,
-    otherwise="no mpirun takes its slots from an allocation of Slurm",
+    otherwise="no mpirun takes its slots from a Slurm allocation",
     each=launches_with(
         "tasks",
         also=(_header_lookup("tasks"), _header_lookup("tasks_per_node"), _header_lookup("nodes")),
@@ -448,20 +449,20 @@ _CHOOSES_SLOTS = re.compile(r"oversubscribe|\bras\b|overload", re.IGNORECASE)
     ),
 )
 def mpi_ranks_beyond_slots_of_allocation(question: LaunchQuestion) -> Verdict | None:
-    """mpirun starts more ranks than the allocation of Slurm has tasks.
+    """mpirun starts more ranks than the Slurm allocation has tasks.
 
     What it checks: In a batch script, `-np` of Open MPI's mpirun is at most the number of tasks that the header
     requests.
 
-    Why it matters: Open MPI counts one slot per task of the allocation, whatever CPUs and GPUs it has, and stops
-    with "There are not enough slots available in the system".
+    Why it matters: Open MPI counts one slot per task of the allocation, regardless of its CPUs and GPUs, and stops with
+    "There are not enough slots available in the system".
 
     Example: `#SBATCH --nodes=1 --ntasks-per-node=1` and `mpirun -np 8 python train.py`.
 
     Fix: `#SBATCH --ntasks-per-node=8`.
 
-    Known limits: Where the header names no number of tasks, Slurm takes it from the CPUs, which are not known. With a
-    list of hosts, `--oversubscribe`, or in a container, nothing is judged. Options on the command line of sbatch are
+    Known limits: If the header does not request a number of tasks, Slurm derives it from the CPUs, which are unknown.
+    With a list of hosts, `--oversubscribe`, or in a container, nothing is judged. Options on sbatch's command line are
     not seen.
     """
     tasks, total, per_node_tasks, nodes = question.of
@@ -504,12 +505,11 @@ def _horovod_launches(job: Job) -> Iterator[Launch]:
             yield launch
 
 
-@rule("HVD001", "horovod-hosts-without-slots", severity=Severity.ERROR, otherwise="horovodrun has no hosts")
+@rule("HVD001", "horovod-hosts-without-slots", severity=Severity.ERROR, otherwise="no horovodrun is given hosts")
 def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
     """horovodrun is given a host without its number of slots.
 
-    What it checks: Every host of `-H` is written `host:slots`, and every line of the hostfile of horovodrun `host
-    slots=N`.
+    What it checks: Every host in `-H` is written `host:slots`, and every line of horovodrun's hostfile `host slots=N`.
 
     Why it matters: horovodrun stops with "Invalid host input", or with "list index out of range" on the line of the
     hostfile.
@@ -528,16 +528,16 @@ def horovod_hosts_without_slots(job: Job) -> Iterator[Verdict]:
             if verdict is None and faulty:
                 verdict = failed(
                     launch.id,
-                    f"{quoted(claim)} has `{faulty[0]}`, but horovodrun accepts only `HOST slots=N` in a hostfile:"
-                    " it stops."
+                    f"{quoted(claim)} has `{faulty[0]}`, but horovodrun accepts only `HOST slots=N` in a hostfile, "
+                    "and stops."
                     if in_file
-                    else f"{quoted(claim)} gives {faulty[0]} no number of slots, which horovodrun requires for every"
-                    " host: it stops with 'Invalid host input'.",
+                    else f"{quoted(claim)} gives no number of slots for {faulty[0]}; horovodrun requires one for "
+                    "every host and stops with 'Invalid host input'.",
                     at=claim,
                     also=((launch, "started here"),),
                     remedy=f"Write `{faulty[0].split()[0].partition(':')[0]} slots=N`."
                     if in_file
-                    else f"Write `{faulty[0]}:N`, with its slots.",
+                    else f"Write `{faulty[0]}:N`, with its number of slots.",
                 )
             yield verdict or passed(launch.id)
 
@@ -579,11 +579,11 @@ def horovod_elastic_options_conflict(question: LaunchQuestion) -> Verdict | None
     of two hosts. Otherwise it stops ("Cannot run in fault tolerance mode with fewer than 2 hosts"), waits for slots
     that may not come, or runs with a fixed size although a range was given.
 
-    Example: `horovodrun -np 8 --max-np 12 -H a:4,b:4 python train.py`: nothing makes this run elastic.
+    Example: `horovodrun -np 8 --max-np 12 -H a:4,b:4 python train.py`: no option makes this run elastic.
 
     Fix: `horovodrun -np 8 --min-np 4 --max-np 12 --host-discovery-script ./discover.sh python train.py`.
 
-    Known limits: The output of the discovery script is not known.
+    Known limits: The output of the discovery script is unknown.
     """
     options = dict(zip(_ELASTIC, question.of, strict=True))
     return _conflict_verdict(question.of.job, question.of.launch, options)
@@ -618,14 +618,14 @@ def _conflict_verdict(job: Job, launch: Launch, options: dict[str, tuple[Claim, 
                 f"{quoted(smaller[0])} is more than {quoted(larger[0])}: the run waits for slots, or stops.",
                 at=smaller[0],
                 also=((larger[0], "smaller"),),
-                remedy="Give --min-np <= -np <= --max-np.",
+                remedy="Use --min-np <= -np <= --max-np.",
             )
     lists = [value for claim in hosts for value in claim.alternatives if isinstance(value, tuple)]
     if hosts and not script and lists and all(len(members) < 2 for members in lists):
         return failed(
             launch.id,
-            f"{quoted(hosts[0])} names one host, and an elastic run without a discovery script needs two: horovodrun"
-            " stops with 'Cannot run in fault tolerance mode with fewer than 2 hosts'.",
+            f"{quoted(hosts[0])} names one host, but an elastic run without a discovery script needs two: horovodrun "
+            "stops with 'Cannot run in fault tolerance mode with fewer than 2 hosts'.",
             at=hosts[0],
             also=((min_tasks[0], "makes it elastic"),),
             remedy="Name a --host-discovery-script, or drop the elastic options.",
@@ -665,17 +665,17 @@ def elastic_horovod_without_state(job: Job) -> Iterator[Verdict]:
             yield passed(launch.id)
         elif not starts or len(job.files) > _FEW_FILES:
             yield unknown(
-                launch.id, f"whether {launch.program} keeps an elastic state is not known", at=elastic_options[0]
+                launch.id, f"whether {launch.program} keeps an elastic state is unknown", at=elastic_options[0]
             )
         else:
             yield failed(
                 launch.id,
-                f"{quoted(elastic_options[0])} lets hosts leave and join, but {placed(starts[0])} starts Horovod"
-                " without an elastic State: the first change ends the training.",
+                f"{quoted(elastic_options[0])} allows hosts to leave and join, but {placed(starts[0])} starts "
+                "Horovod without an elastic State: the first change ends the training.",
                 at=elastic_options[0],
                 also=((starts[0], "no State"),),
-                remedy="Keep model and optimizer in hvd.elastic.TorchState and train in a function with"
-                " @hvd.elastic.run, or leave the elastic options out.",
+                remedy="Keep model and optimizer in hvd.elastic.TorchState and train in a function with "
+                "@hvd.elastic.run, or remove the elastic options.",
             )
 
 

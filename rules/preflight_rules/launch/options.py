@@ -81,8 +81,7 @@ def launcher_option_unknown(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the option as the launcher spells it, or put it after the program if it is the program's own.
 
-    Known limits: The tables are those of the versions that the message names. Options that the caller adds are not
-    known.
+    Known limits: The tables are those of the versions that the message names. Options that the caller adds are unknown.
     """
     for launch in job.launches:
         if _STRICT_LAUNCHERS.get(launch.launcher) is None and not any(name in _STARTERS for name in launch.wrappers):
@@ -184,8 +183,8 @@ _COUNT_OPTIONS = {
 def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
     """A launcher option is given a value that is not one of its choices.
 
-    What it checks: Options of torchrun, deepspeed and accelerate that take one of a few words, or a number, get a valid
-    one.
+    What it checks: Options of torchrun, deepspeed and accelerate that take one of a few words, or a number, are given a
+    valid value.
 
     Why it matters: The launcher stops with "invalid choice" or "invalid int value" before any rank starts.
 
@@ -193,8 +192,8 @@ def launcher_option_value_refused(job: Job) -> Iterator[Verdict]:
 
     Fix: Write one of the words that the finding lists.
 
-    Known limits: The words are those of the launcher versions that `preflight` knows; a newer one may accept more, so a
-    word that resembles none of them is a warning unless the job's files pin a known release.
+    Known limits: The words are those of the launcher versions that `preflight` knows; a newer version may accept more,
+    so a word that resembles none of them is a warning unless the job's files pin a known release.
     """
     for launch in job.launches:
         for claim in job.about("chosen_value", launch.scope):
@@ -238,7 +237,7 @@ def _missing_value_verdict(launch: Launch, claim: Claim, program: str) -> Verdic
     if following.startswith("--"):
         fault = f"but the option {following} follows: {program} stops with `expected one argument`"
     else:
-        fault = f"so it consumes `{following}`: {program} has no program left, and stops"
+        fault = f"so it consumes `{following}`, and {program} stops because no program is left"
     return failed(
         launch.id, f"`{name}` needs a value, {fault}.", at=claim, remedy=f"Give {name} a value, or remove it."
     )
@@ -321,7 +320,7 @@ _WRAPPER_ONLY = {
     otherwise="no launcher starts a known program",
 )
 def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
-    """A launcher option comes after the program, so the program gets it instead of the launcher.
+    """A launcher option comes after the program, so it is passed to the program instead of the launcher.
 
     What it checks: Options that only the launcher knows (`--nproc_per_node`, `--rdzv_endpoint`, `--num_gpus`,
     `--num_processes`), and those of srun and mpirun before it (`--gres`, `--mca`), come before the program. An option
@@ -367,7 +366,7 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
             starter = of_wrappers.get(_bare_name(certain_options[0]), launch.launcher)
             yield failed(
                 launch.id,
-                f"`{certain_options[0]}` comes after `{launch.program}`, so the program gets it and {starter} does not:"
+                f"`{certain_options[0]}` comes after `{launch.program}`, so it is passed to the program and not to {starter}:"
                 f" {'the launcher' if starter == launch.launcher else starter} uses its default.",
                 at=launch,
                 also=((declared[0], "declares no such option"),) if declared else (),
@@ -393,7 +392,7 @@ def _behind_image_verdict(claim: Claim) -> Verdict:
 
 
 def _launcher_options(job: Job, launch: Launch) -> set[str]:
-    """Return the options that the launcher is given before the program, which may be repeated for the program."""
+    """Return the options before the program, which may be repeated for the program."""
     return {
         _bare_name(claim.spelling.partition("=")[0].partition(" ")[0])
         for claim in job.claims
@@ -415,23 +414,23 @@ _EXCEPTIONS = ("no_proxy", "NO_PROXY", "no_grpc_proxy")
     "proxy-without-exceptions",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="nothing here uses HTTP or gRPC between nodes",
+    otherwise="nothing in the job uses HTTP or gRPC between nodes",
 )
 def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
     """A proxy is set for a job whose nodes talk to each other over HTTP or gRPC, and `no_proxy` is not set.
 
-    What it checks: Where `http_proxy` or `https_proxy` is exported for Ray, for TensorFlow's servers (TF_CONFIG),
-    for Paddle's parameter servers or for an etcd rendezvous, that `no_proxy` is set too.
+    What it checks: If `http_proxy` or `https_proxy` is exported for Ray, TensorFlow's servers (TF_CONFIG), Paddle's
+    parameter servers or an etcd rendezvous, `no_proxy` is also set.
 
     Why it matters: gRPC and HTTP clients send requests for the head node, the parameter server or etcd to the proxy,
-    which cannot reach it: "Socket closed", "UNAVAILABLE", a dashboard that never answers.
+    which cannot reach it: "Socket closed", "UNAVAILABLE", a dashboard that never responds.
 
     Example: `export https_proxy=http://proxy:3128` above `ray start --head --port=6379`.
 
     Fix: `export no_proxy=localhost,127.0.0.1,.cluster.local,10.0.0.0/8`, with the names and addresses of the nodes.
 
-    Known limits: Newer Ray turns proxies off for gRPC, but not for the dashboard and `ray job submit`. Whether
-    `no_proxy` holds the right hosts is not judged; torch's TCP store and NCCL use no proxy.
+    Known limits: Newer Ray disables proxies for gRPC, but not for the dashboard and `ray job submit`. Whether
+    `no_proxy` contains the right hosts is not checked; torch's TCP store and NCCL use no proxy.
     """
     for launch in job.launches:
         user = _proxy_user(job, launch)
@@ -447,8 +446,8 @@ def proxy_without_exceptions(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 launch.id,
-                f"{quoted(proxies[0])} applies to {user}, and no_proxy is not set: its nodes then connect to"
-                " each other through the proxy.",
+                f"{quoted(proxies[0])} applies to {user}, and no_proxy is not set, so its nodes connect to each "
+                "other through the proxy.",
                 at=proxies[0],
                 also=((launch, "started with the proxy"),),
                 remedy="Export no_proxy with the names and addresses of the nodes, or unset the proxy before the"
@@ -502,7 +501,7 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
             word = unparsed_number(claim.value)
             is_submitted = SUBMISSION in launch.wrappers or not _SUBMITTED.isdisjoint(launch.wrappers)
             if word is not None and ("{{" in word or ("$" in word and is_submitted)):
-                yield unknown(launch.id, f"{quoted(claim)} is filled in later", at=claim)
+                yield unknown(launch.id, f"{quoted(claim)} is a placeholder", at=claim)
                 continue
             unresolved = why_unresolved((claim,), launch)
             if word is None and unresolved is not None:
@@ -517,7 +516,7 @@ def launcher_count_not_a_number(job: Job) -> Iterator[Verdict]:
                     + (": it looks like a placeholder." if is_blank else "."),
                     at=claim,
                     remedy="Write a whole number"
-                    + (", with no space before or after the `=`." if word.startswith("=") else "."),
+                    + (", without spaces around the `=`." if word.startswith("=") else "."),
                     severity=Severity.WARNING if is_blank else None,
                     fix=_joined_value_fix(claim, word),
                 )
@@ -593,20 +592,20 @@ def host_without_slots(job: Job) -> Iterator[Verdict]:
 
     Example: `worker-2 slots=0`.
 
-    Fix: Give the number of GPUs of the host, or leave the host out.
+    Fix: Set the host's number of GPUs, or remove the host.
 
     Known limits: Whether the host has as many GPUs as slots is checked by `preflight check`.
     """
     for claim in distinct(job.about("host_slots")):
         slot_counts = numbers(claim.value)
-        if why_unresolved((claim,)) is not None:
-            yield unknown(claim.scope.node, f"{quoted(claim)} is unknown", at=claim)
+        if (unresolved := why_unresolved((claim,))) is not None:
+            yield unknown(claim.scope.node, f"{quoted(claim)} is unknown: {unresolved[1]}", at=claim)
         elif slot_counts and max(slot_counts) < 1:
             yield failed(
                 claim.scope.node,
                 f"{quoted(claim)} gives {claim.scope.node} zero slots, so no rank starts there.",
                 at=claim,
-                remedy=f"Give {claim.scope.node} as many slots as it has GPUs, or remove it.",
+                remedy=f"Give {claim.scope.node} as many slots as it has GPUs, or remove the line.",
             )
         else:
             yield passed(claim.scope.node)
@@ -671,7 +670,7 @@ _FILTERS = ("included_slots", "excluded_slots")
     "HST004",
     "filter-names-unknown-host-or-slot",
     severity=Severity.ERROR,
-    otherwise="no launch selects hosts of a hostfile",
+    otherwise="no launch selects hosts from a hostfile",
 )
 def filter_names_unknown_host_or_slot(job: Job) -> Iterator[Verdict]:
     """`--include` or `--exclude` of deepspeed names a host or slot that the hostfile does not have.
@@ -680,13 +679,13 @@ def filter_names_unknown_host_or_slot(job: Job) -> Iterator[Verdict]:
     slot is below that host's `slots=`.
 
     Why it matters: DeepSpeed stops before anything starts: "No slot '2' specified on host 'w1'". Slots count from 0 and
-    name devices, so a hostfile with `slots=2` has only 0 and 1, whatever else the machine holds.
+    name devices, so a hostfile with `slots=2` has only 0 and 1, regardless of the machine's other devices.
 
     Example: `w1 slots=2` in the hostfile and `--include=w1:2,3`.
 
     Fix: List every device of the machine in the hostfile (`w1 slots=4`), and select with --include.
 
-    Known limits: Without a hostfile DeepSpeed uses the devices of the machine, which are not known from files.
+    Known limits: Without a hostfile, DeepSpeed uses the devices of the machine, which the files do not show.
     """
     for launch in job.launches:
         slots = {c.scope.node: c for c in job.about("host_slots") if c.scope.launch in ("", launch.id)}
@@ -720,8 +719,8 @@ def _entries_verdict(launch: Launch, claim: Claim, slots: dict[str, Claim]) -> V
         if missing:
             return failed(
                 launch.id,
-                f"{quoted(claim)} names slot {missing[0]} of {host}, but {quoted(slots[host])} gives it slots 0"
-                f" to {max(slot_counts) - 1}: DeepSpeed fails at startup.",
+                f"{quoted(claim)} names slot {missing[0]} of {host}, but {quoted(slots[host])} gives the host slots "
+                f"0 to {max(slot_counts) - 1}: DeepSpeed fails at startup.",
                 at=claim,
                 also=((slots[host], f"{joined(slot_counts)} slots"),),
                 remedy=f"Give {host} as many slots as it has GPUs, and select among them with --include.",
@@ -733,8 +732,8 @@ def _entries_verdict(launch: Launch, claim: Claim, slots: dict[str, Claim]) -> V
 def filter_beside_count(job: Job) -> Iterator[Verdict]:
     """deepspeed is given both a filter of hosts and a number of nodes or GPUs.
 
-    What it checks: A deepspeed line has `--include` or `--exclude`, or `--num_nodes` or `--num_gpus`, not one of each
-    kind.
+    What it checks: A deepspeed line has either `--include` or `--exclude`, or `--num_nodes` or `--num_gpus`, but not
+    both kinds.
 
     Why it matters: DeepSpeed stops with "Cannot specify num_nodes/gpus with include/exclude".
 
@@ -760,7 +759,7 @@ def filter_beside_count(job: Job) -> Iterator[Verdict]:
         elif counts:
             yield failed(
                 launch.id,
-                f"{quoted(filters[0])} and {quoted(counts[0])} exclude each other: DeepSpeed fails at startup.",
+                f"{quoted(filters[0])} and {quoted(counts[0])} are mutually exclusive: DeepSpeed fails at startup.",
                 at=counts[0],
                 also=((filters[0], "the filter"),),
                 remedy=f"Remove {quoted(counts[0])}; the filter already determines the count.",

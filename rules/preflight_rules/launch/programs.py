@@ -1,4 +1,4 @@
-"""The program that a launcher starts: its file, its arguments and environment, and how it learns its local rank."""
+"""The program that a launcher starts: its file, its arguments and environment, and how it gets its local rank."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ _DATA_SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".cfg", ".ini", ".txt", ".m
     "LCH019", "configuration-given-as-program", severity=Severity.ERROR, otherwise="no launcher runs a Python program"
 )
 def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
-    """A launcher gets a configuration where it expects the program.
+    """A launcher is given a configuration where it expects the program.
 
     What it checks: The first word after the options of torchrun, deepspeed, `accelerate launch` or
-    `paddle.distributed.launch` does not end as a configuration or data file does (.yaml, .json, .toml, .txt and the
-    like), and is not the name of a module (`src.train`) without -m.
+    `paddle.distributed.launch` does not have the suffix of a configuration or data file (.yaml, .json, .toml, .txt and
+    the like), and is not a module name (`src.train`) without -m.
 
     Why it matters: Every rank runs `python FILE`, which ends with a SyntaxError or NameError at the file's first lines.
 
@@ -61,21 +61,22 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
             continue
         line = launch.span.snippet
         if not launch.program or job.about("unknown_option", launch.scope):
-            yield unknown(launch.id, "the program of this launch is not known", at=launch)
+            yield unknown(launch.id, "the program of this launch is unknown", at=launch)
         elif "--no_python" in line or "--no-python" in line:
             yield passed(launch.id)
         elif (script := _program_after(launch)) is not None:
             yield failed(
                 launch.id,
-                f"`{launch.program}` is where {launch.launcher} expects the Python program, and `{script}` comes after"
-                " it: an option before it takes only one value.",
+                f"{launch.launcher} expects the Python program where `{launch.program}` is, before `{script}`: the "
+                "option before it takes only one value.",
                 at=launch,
-                remedy=f"Put the values of that option together (`--option=A,B`), so that `{script}` comes first.",
+                remedy=f"Join the values of that option (`--option=A,B`), so that `{script}` is the first word after "
+                "the options.",
             )
         elif _is_module_name(launch) and not any(file.path.endswith(launch.program) for file in job.files):
             yield failed(
                 launch.id,
-                f"`{launch.program}` is the name of a module, and without -m {launch.launcher} treats it as a file.",
+                f"`{launch.program}` is a module name, but without -m {launch.launcher} treats it as a file.",
                 at=launch,
                 remedy=f"Write `-m {launch.program}`, or `{launch.program.replace('.', '/')}.py`.",
             )
@@ -84,8 +85,8 @@ def configuration_given_as_program(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 launch.id,
-                f"`{launch.program}` is where {launch.launcher} expects the Python program: each process would run it"
-                " with Python and stop.",
+                f"{launch.launcher} expects the Python program where `{launch.program}` is: each process would run "
+                "that with Python and stop.",
                 at=launch,
                 remedy=f"Put the program before `{launch.program}`.",
             )
@@ -156,18 +157,18 @@ def command_line_in_one_word(job: Job) -> Iterator[Verdict]:
 
 @rule("LCH021", "blank-after-backslash", severity=Severity.ERROR, otherwise="the job has no launch line")
 def blank_after_backslash(job: Job) -> Iterator[Verdict]:
-    """A backslash at the end of a line of a launch is followed by a blank, so the command ends there.
+    """A backslash at the end of a line of a launch is followed by a space, so the command ends there.
 
-    What it checks: No word of a launch line is an escaped blank.
+    What it checks: No word of a launch line is an escaped space.
 
-    Why it matters: A backslash continues a line only directly before its end. Before a blank it makes the blank a word:
-    the launcher gets that word as its program or an argument, and the shell takes the next line for a command.
+    Why it matters: A backslash continues a line only directly before the line's end. Before a space it makes the space
+    a word: the launcher gets that word as its program or an argument, and the shell treats the next line as a command.
 
     Example: `deepspeed --hostfile hosts \\ ` and `train.py` on the next line.
 
-    Fix: Remove the blank after the backslash.
+    Fix: Remove the space after the backslash.
 
-    Known limits: A blank that is meant as an argument is written in quotes, which is not reported.
+    Known limits: A space that is intended as an argument is written in quotes, which is not reported.
     """
     for launch in job.launches:
         blanks = [claim for claim in job.about("blank_word", launch.scope) if claim.scope.launch == launch.id]
@@ -176,10 +177,10 @@ def blank_after_backslash(job: Job) -> Iterator[Verdict]:
             continue
         yield undecided(launch.id, (blanks[0],)) or failed(
             launch.id,
-            f"{quoted(blanks[0])} is a backslash followed by a blank: the command of {launch.launcher} ends here,"
-            " and the next line is a separate command.",
+            f"{quoted(blanks[0])} is a backslash followed by a space: the {launch.launcher} command ends here, and "
+            "the next line is a separate command.",
             at=blanks[0],
-            remedy="Remove the blank after the backslash.",
+            remedy="Remove the space after the backslash.",
         )
 
 
@@ -190,7 +191,7 @@ def comment_within_command(job: Job) -> Iterator[Verdict]:
     What it checks: No line of a launch that ends in a backslash is followed by a comment and further options.
 
     Why it matters: The backslash joins the comment to the command. A backslash inside a comment has no effect, so the
-    comment ends the command. The options below it are a separate command, which the shell does not find.
+    comment ends the command. The options after it are a separate command, which the shell does not find.
 
     Example: `torchrun --nproc_per_node=8 \\`, then `# --nnodes=2 \\`, then `train.py`.
 
@@ -212,27 +213,27 @@ def comment_within_command(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             launch.id,
-            f"{quoted(cutting_comments[0])} ends the command of {launch.launcher}: the lines below it are a separate"
-            " command.",
+            f"{quoted(cutting_comments[0])} ends the {launch.launcher} command: the lines below it are a separate "
+            "command.",
             at=cutting_comments[0],
             also=((launch, "the command"),),
             remedy="Move the comment above the command.",
         )
 
 
-@rule("LCH020", "program-option-unknown", severity=Severity.ERROR, otherwise="no program's parser is known completely")
+@rule("LCH020", "program-option-unknown", severity=Severity.ERROR, otherwise="no program's parser is completely known")
 def program_option_unknown(job: Job) -> Iterator[Verdict]:
     """A program is given an option that its own parser does not declare, so it stops.
 
     What it checks: Every option after the program is declared by the program's parser, or abbreviates such an option.
-    Judged where the program is followed to its only parser, which declares all options by name and accepts no others.
+    Judged if the program can be followed to its only parser, which declares all options by name and accepts no others.
 
     Why it matters: argparse ends every rank with `unrecognized arguments` before training begins. Often the option
     belongs to the launcher and is on the wrong side of the program.
 
     Example: `python -m paddle.distributed.launch tools/train.py --gpus 0,1 -c c.yml`.
 
-    Fix: Put an option of the launcher before the program, correct the name, or declare it.
+    Fix: Put a launcher option before the program, correct the name, or declare it.
 
     Known limits: A parser that uses parse_known_args, passes on the rest, or is filled by another function is not
     judged.
@@ -250,33 +251,37 @@ def program_option_unknown(job: Job) -> Iterator[Verdict]:
         if unknown_options:
             yield failed(
                 launch.id,
-                f"`{unknown_options[0]}` is given to `{launch.program}`, whose parser ({placed(declared[0])})"
-                " declares no such option: every rank stops with `unrecognized arguments`.",
+                f"`{unknown_options[0]}` is passed to `{launch.program}`, whose parser ({placed(declared[0])}) "
+                "declares no such option: every rank stops with `unrecognized arguments`.",
                 at=launch,
                 also=((declared[0], "parsed here"),),
-                remedy=f"Put `{unknown_options[0]}` before `{launch.program}` if it is the launcher's, or declare it.",
+                remedy=f"Put `{unknown_options[0]}` before `{launch.program}` if it is a launcher option, or declare "
+                "it in the parser.",
             )
         elif None in launch.arguments:
-            yield unknown(launch.id, "some of the program's arguments are not known", at=launch)
+            yield unknown(launch.id, "some of the program's arguments are unknown", at=launch)
         else:
             yield passed(launch.id)
 
 
 @rule(
-    "LCH023", "program-refuses-launch", severity=Severity.ERROR, otherwise="no program checks what its launch gives it"
+    "LCH023",
+    "program-refuses-launch",
+    severity=Severity.ERROR,
+    otherwise="no program checks its own arguments or number of ranks",
 )
 def program_refuses_launch(job: Job) -> Iterator[Verdict]:
-    """A program gets options, or a world size, that its own checks reject at startup.
+    """A program is given options or a world size that its own checks reject at startup.
 
-    What it checks: The program is followed on paper from its first statement, through its modules, with the options of
-    the launch line, the variables that the launch sets, the JSON and YAML files that the program reads, and the number
-    of ranks. It must not reach an `assert` or `raise` that ends it, and its parser must accept the line.
+    What it checks: The program is simulated from its first statement, through its modules, with the options of the
+    launch line, the variables that the launch sets, the JSON and YAML files that the program reads, and the number of
+    ranks. It must not reach an `assert` or `raise` that ends it, and its parser must accept the line.
 
     Why it matters: Every rank stops with the program's own exception, after the nodes are allocated.
 
     Example: `assert dist.get_world_size() == args.dp * args.tp` with `--dp 4 --tp 4`, started with 8 ranks.
 
-    Fix: Give options and a number of ranks for which the condition is true.
+    Fix: Pass options and a number of ranks for which the condition is true.
 
     Known limits: Return values of libraries are unknown, except ranks, world sizes and files; so are executed strings
     and modules that are imported by computed names.
@@ -295,7 +300,7 @@ def program_refuses_launch(job: Job) -> Iterator[Verdict]:
                     f"`{launch.program}` {outcome} ({claim.span.path}:{claim.span.line}).",
                     at=launch,
                     also=((claim, "checked here"),),
-                    remedy="Give options and a number of ranks that the program accepts.",
+                    remedy="Pass options and a number of ranks that the program accepts.",
                 )
 
 
@@ -313,18 +318,18 @@ def _option_words(launch: Launch) -> Iterator[str]:
     "launcher-option-without-launcher",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="plain python starts no program with `--launcher`",
+    otherwise="no program is started by plain python with `--launcher`",
 )
 def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
     """A program's options name a launcher, but plain python starts the program.
 
-    What it checks: A program that plain python starts without RANK is not given `--launcher pytorch`.
+    What it checks: A program that plain python starts without RANK is not passed `--launcher pytorch`.
 
-    Why it matters: The program then reads RANK, which nothing sets, and stops with KeyError.
+    Why it matters: The program then reads RANK, which is not set, and stops with KeyError.
 
     Example: `python tools/train.py config.py --launcher pytorch`.
 
-    Fix: Start it with `torchrun --nproc_per_node=<GPUs>`, or give `--launcher none`.
+    Fix: Start it with `torchrun --nproc_per_node=<GPUs>`, or pass `--launcher none`.
 
     Known limits: Variables that something outside the files sets are not seen, so this is a warning.
     """
@@ -349,13 +354,13 @@ def launcher_option_without_launcher(job: Job) -> Iterator[Verdict]:
     "node-variable-never-set",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no program under torchrun needs a variable of its node",
+    otherwise="no program under torchrun needs a variable for its node",
 )
 def node_variable_never_set(job: Job) -> Iterator[Verdict]:
     """A program needs a variable of its node that its launcher does not set.
 
-    What it checks: A program that torchrun starts does not read `os.environ["NODE_RANK"]` and the like on every path
-    through it, unless the launch exports the variable.
+    What it checks: A program that torchrun starts does not read `os.environ["NODE_RANK"]` and the like on every path,
+    unless the launch exports the variable.
 
     Why it matters: torchrun sets GROUP_RANK, RANK and LOCAL_RANK, but not NODE_RANK: every rank stops with KeyError.
 
@@ -381,8 +386,8 @@ def node_variable_never_set(job: Job) -> Iterator[Verdict]:
             else:
                 yield failed(
                     launch.id,
-                    f"{quoted(claim)} needs {name}, which {launch.launcher} does not set and nothing exports: every"
-                    " rank stops with KeyError.",
+                    f"{quoted(claim)} needs {name}, which {launch.launcher} does not set and no command exports: "
+                    "every rank stops with KeyError.",
                     at=claim,
                     also=((launch, "started here"),),
                     remedy="Read GROUP_RANK instead of NODE_RANK, give the variable a default, or export it.",
@@ -404,16 +409,16 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
     What it checks: A script started with `python -m torch.distributed.launch` (without `--use_env`) declares
     `--local-rank`, not only `--local_rank`.
 
-    Why it matters: From torch 2.0 on the launcher passes `--local-rank=N`. argparse does not know it and stops every
-    rank with "unrecognized arguments".
+    Why it matters: Since torch 2.0, the launcher passes `--local-rank=N`. argparse does not know this option and stops
+    every rank with "unrecognized arguments".
 
     Example: `parser.add_argument("--local_rank", type=int)` and `python -m torch.distributed.launch train.py`.
 
     Fix: Start it with torchrun and read LOCAL_RANK from the environment, or declare both spellings.
 
-    Known limits: The finding is an error where the files pin torch 2 or newer and the script's own parser stops at
-    unknown options. Otherwise it is a warning, because a script that uses parse_known_args ignores the option and takes
-    its default. Where the files pin torch 1.x, the script is right.
+    Known limits: The finding is an error if the files pin torch 2 or newer and the script's own parser stops at unknown
+    options. Otherwise it is a warning, because a script that uses parse_known_args ignores the option and takes its
+    default. If the files pin torch 1.x, the script is correct.
     """
     for launch in job.launches:
         if launch.launcher != "torch.distributed.launch":
@@ -426,8 +431,9 @@ def local_rank_option_of_old_torch(job: Job) -> Iterator[Verdict]:
         if spellings == {"--local_rank"} and _torch_majors(job, launch.scope) not in ({0}, {1}, {0, 1}):
             yield failed(
                 launch.id,
-                f"`--local_rank` is the only form that the script declares ({declared[0].span.path}:"
-                f"{declared[0].span.line}), but from torch 2.0 on torch.distributed.launch passes `--local-rank`.",
+                "`--local_rank` is the only form that the script declares "
+                f"({declared[0].span.path}:{declared[0].span.line}), but torch.distributed.launch passes "
+                "`--local-rank` since torch 2.0.",
                 at=declared[0],
                 also=((launch, "started here"),),
                 remedy="Start it with torchrun and read os.environ['LOCAL_RANK'], or declare both spellings.",
@@ -476,8 +482,8 @@ def local_rank_option_not_declared(job: Job) -> Iterator[Verdict]:
     """The launcher passes the local rank to a script whose parser does not know the option.
 
     What it checks: A script started with `python -m torch.distributed.launch` (without `--use_env`) or `deepspeed`
-    (without `--no_local_rank`) declares a local-rank option. Judged where the script declares all its options itself
-    and accepts no others.
+    (without `--no_local_rank`) declares a local-rank option. Judged if the script declares all its options itself and
+    accepts no others.
 
     Why it matters: The launcher adds `--local-rank=N` to the arguments of every rank. argparse stops each of them with
     "unrecognized arguments" before anything is trained.
@@ -540,8 +546,7 @@ def local_rank_same_for_all_processes(question: LaunchQuestion) -> Verdict | Non
 
     What it checks: No fixed `--local_rank` comes after the script where the launcher starts several ranks on each node.
 
-    Why it matters: Every rank of the node uses the same GPU, or every one behaves as rank 0 and tries to listen on the
-    same port.
+    Why it matters: All ranks of the node use the same GPU, or all act as rank 0 and try to listen on the same port.
 
     Example: `torchrun --nproc_per_node=2 train.py --local_rank 0`.
 
@@ -573,7 +578,7 @@ def local_rank_same_for_all_processes(question: LaunchQuestion) -> Verdict | Non
     "LRK004",
     "ranked-script-without-launcher",
     severity=Severity.ERROR,
-    otherwise="no script that needs a rank variable is started here",
+    otherwise="no launch starts a script that needs a rank variable",
 )
 def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
     """A script that reads its rank from the environment is started without the rank variables.
@@ -581,7 +586,7 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
     What it checks: A script reads `os.environ["RANK"]`, `["LOCAL_RANK"]`, `["WORLD_SIZE"]`, `["LOCAL_WORLD_SIZE"]` and
     the like only if the launcher that starts it, the launch script or the script itself sets them.
 
-    Why it matters: The script stops with KeyError in every rank; where the variables are left over from an interactive
+    Why it matters: The script stops with KeyError in every rank; if the variables are left over from an interactive
     session, it waits for ranks that are never started.
 
     Example: `srun python train.py`, where train.py contains `local_rank = int(os.environ["LOCAL_RANK"])`: Slurm sets
@@ -644,8 +649,8 @@ def ranked_script_without_launcher(job: Job) -> Iterator[Verdict]:
         )
         yield failed(
             launch.id,
-            f"{starter} sets no {' and no '.join(names)}, which the script needs, and neither does the"
-            f" {place}: every rank stops with KeyError.",
+            f"{starter} does not set {' or '.join(names)}, which the script needs, and neither does the {place}: "
+            "every rank stops with KeyError.",
             at=missing[0][1],
             also=((launch, "started here"), *((claim, "read here") for _, claim in missing[1:])),
             remedy=(row or {}).get("remedy", f"Set {names[0]} in each task, or start the script with torchrun."),
@@ -684,7 +689,7 @@ _OTHER_NUMBERS = {
     "LCH024",
     "rank-and-local-rank-exchanged",
     severity=Severity.ERROR,
-    otherwise="no launch sets the rank of a process from the other number of its task",
+    otherwise="no launch sets a process's rank from its task's numbers",
 )
 def rank_and_local_rank_exchanged(job: Job) -> Iterator[Verdict]:
     """Two processes of a launch have the same rank, or a local rank that their node does not have.
@@ -693,8 +698,8 @@ def rank_and_local_rank_exchanged(job: Job) -> Iterator[Verdict]:
     whole job (SLURM_PROCID, OMPI_COMM_WORLD_RANK, PMI_RANK), and RANK and PADDLE_TRAINER_ID not its number on the node
     (SLURM_LOCALID, OMPI_COMM_WORLD_LOCAL_RANK). No two processes pass the same `rank=` to `init_process_group`.
 
-    Why it matters: The two are the same on the first node only. Ranks on the other nodes use GPUs that no node has,
-    "invalid device ordinal"; or each rank exists once per node, and all wait for the ranks that are missing.
+    Why it matters: The two numbers are equal only on the first node. Ranks on the other nodes use GPUs that no node has
+    ("invalid device ordinal"), or each rank exists once per node and all wait for the missing ranks.
 
     Example: `export LOCAL_RANK=${OMPI_COMM_WORLD_RANK}` in two pods with two slots each.
 
@@ -710,12 +715,12 @@ def rank_and_local_rank_exchanged(job: Job) -> Iterator[Verdict]:
             number, one, other = items(claim.value)
             yield failed(
                 launch.id,
-                f"{quoted(claim)} joins processes {one} and {other} of the launch as rank {number}: all wait for"
-                " the ranks that are missing.",
+                f"{quoted(claim)} gives processes {one} and {other} of the launch rank {number}: all processes wait "
+                "for the missing ranks.",
                 at=claim,
                 also=((launch, "the processes"),),
-                remedy="Give each process its number in the whole job: RANK of torchrun, SLURM_PROCID or"
-                " OMPI_COMM_WORLD_RANK.",
+                remedy="Use each process's number in the whole job: RANK (torchrun), SLURM_PROCID or "
+                "OMPI_COMM_WORLD_RANK.",
             )
         for name, symbol in _OTHER_NUMBERS.items():
             claims = job.setting(f"env.{name}", launch.scope)
@@ -726,21 +731,23 @@ def rank_and_local_rank_exchanged(job: Job) -> Iterator[Verdict]:
             if certainly_one(nodes) or (ranks and certainly_one(job_value(ranks))):
                 yield passed(launch.id)
             elif not certainly_several(nodes) or not node_claims:
-                yield unknown(launch.id, f"the number of nodes that get {quoted(claims[0])} is unknown", at=claims[0])
+                yield unknown(
+                    launch.id, f"the number of nodes that {quoted(claims[0])} applies to is unknown", at=claims[0]
+                )
             else:
                 several = next((each for each in node_claims if certainly_several(each.value)), node_claims[0])
                 yield failed(
                     launch.id,
-                    f"{quoted(claims[0])} is {symbol.value}, but {placed(several)} gives several nodes: "
+                    f"{quoted(claims[0])} is {symbol.value}, but {placed(several)} requests several nodes: "
                     + (
-                        "on every node but the first, no GPU has that index."
+                        "only the first node has a GPU with that index."
                         if symbol is Symbol.PROCESS_RANK
-                        else "the first rank exists on every node, and all wait for the ranks that are missing."
+                        else "every node starts a first rank, and all processes wait for the missing ranks."
                     ),
                     at=claims[0],
                     also=((several, "several nodes"),),
-                    remedy=f"Set {name} from the other number of the task"
-                    f" ({' or '.join(_NUMBERS_OF_TASK[symbol is Symbol.PROCESS_RANK])}).",
+                    remedy=f"Set {name} from the task's other number "
+                    f"({' or '.join(_NUMBERS_OF_TASK[symbol is Symbol.PROCESS_RANK])}).",
                 )
 
 

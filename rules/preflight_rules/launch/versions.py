@@ -1,5 +1,5 @@
-"""Framework versions and images: unpinned although each node installs its own, different in two places, or releases
-that exclude each other.
+"""Framework versions and images that are not pinned although each node installs its own, differ between two places, or
+are incompatible.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _TORCH_IN_WHEEL = re.compile(r"\+[\w.]*?(?:torch(?P<dotted>\d+\.\d+)|(?<![a-z])p
 
 
 class _Package(NamedTuple):
-    """A framework and the version specifier that one place gives it; empty for any version."""
+    """A framework and the version specifier that one place sets for it; empty for any version."""
 
     name: str
     version: str
@@ -94,8 +94,8 @@ def _image_frameworks(job: Job) -> tuple[_Package, ...]:
 def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
     """Every node installs the framework when the job starts, without a pinned release.
 
-    What it checks: A line that installs packages and runs on each of several nodes gives every framework it names,
-    itself or through a requirement file, a version or at least an upper bound.
+    What it checks: A line that installs packages on each of several nodes gives a version, or at least an upper bound,
+    for every framework that it names, directly or through a requirements file.
 
     Why it matters: A node that joins later, is replaced, or has an older wheel in its cache installs a different
     release from the others. Ranks of different releases fail to connect, or hang in their first collective.
@@ -104,8 +104,8 @@ def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the release (`torch==2.5.1`), or install once into an image or a shared environment.
 
-    Known limits: A lower bound alone (`torch>=2`) counts as not pinned. Lines of a batch script that run on the first
-    node alone are not checked.
+    Known limits: A lower bound alone (`torch>=2`) counts as not pinned. Lines of a batch script that run only on the
+    first node are not checked.
     """
     lines = job.about("installing_line")
     packages = [line_packages for line_packages in _packages(job) if line_packages.name in _PROTOCOL_FRAMEWORKS]
@@ -133,8 +133,8 @@ def framework_version_open_on_each_node(job: Job) -> Iterator[Verdict]:
         names = ", ".join(dict.fromkeys(p.name for p in unpinned))
         yield failed(
             launch.id,
-            f"{quoted(line)} ({where(line)}) runs on every node of {placed(nodes[0])}, and {quoted(first.claim)} does "
-            f"not pin the release ({names}): nodes can get different releases.",
+            f"{quoted(line)} ({where(line)}) runs on every node of {placed(nodes[0])}, but {quoted(first.claim)} "
+            f"does not pin the release ({names}): nodes may get different releases.",
             at=first.claim,
             also=((line, "runs on every node"), (nodes[0], "several nodes")),
             remedy=f"Pin the release, such as `{first.name}==X.Y.Z`, or install it once in the image.",
@@ -192,8 +192,8 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
 
     Fix: Name the release once, in a file that all nodes and roles install from.
 
-    Known limits: Only places that fix a release, or exclude one that another fixes, are compared; lines in branches are
-    not.
+    Known limits: Only places that pin a release, or exclude a release that another place pins, are compared; lines in
+    branches are not.
     """
     packages = [
         p
@@ -220,7 +220,7 @@ def framework_versions_differ(job: Job) -> Iterator[Verdict]:
             f"{placed(release.claim)} and {placed(other.claim)} request incompatible releases of {name}.",
             at=release.claim,
             also=((other.claim, "the other release"),),
-            remedy=f"Name one release of {name} for all nodes and roles of the job.",
+            remedy=f"Use one release of {name} on all nodes and in all roles of the job.",
         )
     for claim in _unresolved_versions(job):
         yield unknown(job.name, f"the version of {quoted(claim)} is known only at run time", at=claim)
@@ -283,7 +283,7 @@ def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
             f" installs wheels for CUDA {first}: importing the second one fails with a missing library or operator.",
             at=second_claim,
             also=((first_claim, f"CUDA {first}"),),
-            remedy="Install all of them from one index, for one CUDA release.",
+            remedy="Install all wheels from one index, for one CUDA release.",
         )
         return
     if not images or not wheels:
@@ -300,13 +300,13 @@ def wheel_and_image_cuda_differ(job: Job) -> Iterator[Verdict]:
     yield failed(
         job.name,
         f"{placed(wheel)} installs wheels for CUDA {wheel_cuda}, but {placed(image)} contains CUDA {image_cuda}"
-        + (f", with which {quoted(compiled_package.claim)} is compiled." if compiled_package else "."),
+        + (f", with which {quoted(compiled_package.claim)} will be compiled." if compiled_package else "."),
         at=wheel,
         also=(
             (image, f"CUDA {image_cuda}"),
             *(((compiled_package.claim, "compiled there"),) if compiled_package else ()),
         ),
-        remedy=f"Use wheels for CUDA {image_cuda}, or an image with CUDA {wheel_cuda}.",
+        remedy=f"Use wheels for CUDA {image_cuda}, or an image that has CUDA {wheel_cuda}.",
         severity=Severity.WARNING if compiled_package or "paddle" in wheel.spelling else Severity.INFO,
     )
 
@@ -324,16 +324,16 @@ def _differing_wheels(wheels: Sequence[tuple[str, Claim]]) -> tuple[tuple[str, C
     "VLK005",
     "torch-companion-built-for-another-torch",
     severity=Severity.WARNING,
-    otherwise="torch and torchvision or torchaudio are not pinned together",
+    otherwise="no file pins torch together with torchvision or torchaudio",
 )
 def torch_companion_built_for_another_torch(job: Job) -> Iterator[Verdict]:
     """torchvision, torchaudio, torchrec or another wheel is built for a different torch release than the pinned one.
 
     What it checks: If one file or line pins torch and torchvision (or torchaudio, fbgemm-gpu, torchrec), the releases
-    belong together. So do torch and a wheel whose name has a release of torch in it (flash-attn, torch-scatter).
+    belong together. So do torch and a wheel whose name contains a release of torch (flash-attn, torch-scatter).
 
-    Why it matters: Each of their wheels is built for exactly one release of torch: pip stops with
-    `ResolutionImpossible`, or import fails with an undefined symbol or `operator torchvision::nms does not exist`.
+    Why it matters: Each wheel is built for exactly one release of torch: pip stops with `ResolutionImpossible`, or
+    import fails with an undefined symbol or `operator torchvision::nms does not exist`.
 
     Example: `pip install torch==2.3.0 torchvision==0.17.0`: that torchvision is built for torch 2.2.
 
@@ -410,7 +410,7 @@ def _minor_release(specifier: str) -> str:
     "VLK018",
     "framework-build-of-the-day",
     severity=Severity.WARNING,
-    otherwise="no image installs a framework, and no line a nightly",
+    otherwise="no image installs a framework, and no line installs a nightly build",
 )
 def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
     """A nightly or unpinned build of a framework is installed for a job on several nodes.
@@ -418,14 +418,14 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
     What it checks: No line installs a nightly (`--pre`, an index of nightlies, Paddle's develop wheels), and the
     Dockerfile of a job on several nodes pins the releases of the frameworks that it installs (otherwise informational).
 
-    Why it matters: Two builds of the image, or two nodes, get different code under one name: a job that ran yesterday
-    stops today, and nobody can rebuild the software that trained a model.
+    Why it matters: Two builds of the image, or two nodes, get different code under the same name: a job that ran
+    yesterday stops today, and the software that trained a model cannot be rebuilt.
 
     Example: `RUN pip install --pre torch`.
 
     Fix: Pin a release; for a nightly write its date, such as `torch==2.6.0.dev20241112`.
 
-    Known limits: An image whose digest is pinned where it is used is reproducible all the same.
+    Known limits: An image whose digest is pinned where it is used is reproducible anyway.
     """
     is_pinned = any(".dev" in package.version for package in _packages(job))
     for claim in job.about("nightly_build"):
@@ -437,7 +437,7 @@ def framework_build_of_the_day(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             job.name,
-            f"{quoted(claim)} installs a nightly build: the next installation gets another build.",
+            f"{quoted(claim)} installs a nightly build, so the next installation gets a different build.",
             at=claim,
             remedy="Pin a release, or the date of the nightly: `torch==X.Y.Z.devYYYYMMDD`.",
         )
@@ -483,8 +483,8 @@ def image_tag_open(job: Job) -> Iterator[Verdict]:
     What it checks: Images that are pulled from a registry name a tag other than `latest`, or a digest, when the launch
     spans several nodes.
 
-    Why it matters: Each node pulls for itself; one that pulled earlier keeps the image that was latest then, so ranks
-    run different releases.
+    Why it matters: Each node pulls separately; a node that pulled earlier keeps the image that was the latest then, so
+    ranks run different releases.
 
     Example: `docker run my/trainer torchrun --nnodes=4 ...` on each of four nodes.
 
@@ -556,19 +556,19 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
     """A named package release requires another release of a second named package.
 
     What it checks: For about 60 packages (torch and its companions, the Hugging Face libraries, Lightning, DeepSpeed,
-    Ray, TensorFlow, JAX, PaddlePaddle and what they share): where files of the job name one release of a package, the
-    other packages that they name fit its requirements.
+    Ray, TensorFlow, JAX, PaddlePaddle and their common dependencies): if files of the job name a release of a package,
+    the other packages that they name satisfy its requirements.
 
-    Why it matters: pip refuses to install such a pair, on every node or while the image is built. Where they are
-    installed one after the other it only warns, and the program stops at an import or at a call.
+    Why it matters: pip refuses to install such a pair, on every node or while the image is built. If they are installed
+    one after the other, pip only warns, and the program stops at an import or a call.
 
-    Example: `torchvision==0.24.1`, which requires torch==2.9.1, beside `torch==2.8.0`.
+    Example: `torchvision==0.24.1`, which requires torch==2.9.1, together with `torch==2.8.0`.
 
     Fix: Name a release of the other package that is required, or another release of the first.
 
-    Known limits: The finding is an error where one command or one requirements file names both packages. It is a
-    warning where they are installed one after the other, where only an extra of the package has the requirement
-    (transformers and torch), and where only the requirements of the newest release of its minor version are known.
+    Known limits: The finding is an error if one command or one requirements file names both packages. It is a warning
+    if they are installed one after the other, if only an extra of the package has the requirement (transformers and
+    torch), or if only the requirements of the newest release of its minor version are known.
     """
     named = [package for claim in job.about("package") for package in _named_packages(claim)]
     unresolved = [claim for claim in job.about("package") if isinstance(claim.value, Unresolved)]
@@ -602,10 +602,10 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
             is_error = is_exact and other.name in certain and _installed_together(job, package.claim, other.claim)
             yield failed(
                 f"{package.name} {release}",
-                f"{quoted(package.claim)} requires {other.name}{text}, which {placed(other.claim)} excludes.",
+                f"{quoted(package.claim)} requires {other.name}{text}, which contradicts {placed(other.claim)}.",
                 at=package.claim,
                 also=((other.claim, f"excludes {text}"),),
-                remedy=f"Name a release of {other.name} that is {text}, or another release of {package.name}.",
+                remedy=f"Use a release of {other.name} that is {text}, or another release of {package.name}.",
                 severity=None if is_error else Severity.WARNING,
                 confidence=None if is_error else Confidence.MEDIUM,
             )
@@ -626,24 +626,24 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
     "VLK007",
     "name-of-another-release",
     severity=Severity.ERROR,
-    otherwise="no script imports a name that only some releases of a framework have",
+    otherwise="no script imports a name that exists only in some releases of a framework",
 )
 def name_of_another_release(job: Job) -> Iterator[Verdict]:
     """A script imports a name that the pinned release of its framework does not have.
 
-    What it checks: A table of names of torch, Lightning, transformers and Accelerate, with the releases that brought or
-    removed them, against the release that the job's files pin. An import in a `try` or under a condition
-    does not count.
+    What it checks: Imported names of torch, Lightning, transformers and Accelerate are compared with a table of the
+    releases that added or removed them, for the release that the job's files pin. An import in a `try` or under a
+    condition does not count.
 
     Why it matters: The import stops every rank (`ImportError: cannot import name`), after the nodes were allocated.
 
     Example: `from torch.distributed.fsdp import fully_shard` with `torch==2.5.1`, where it is in
     `torch.distributed._composable.fsdp`.
 
-    Fix: Pin a release with the name, or import what the pinned release has in its place.
+    Fix: Pin a release with the name, or import the replacement in the pinned release.
 
-    Known limits: The table has names of distributed training, and not all of them. A release that is not pinned exactly
-    leaves the rule unknown.
+    Known limits: The table has only some names, from distributed training. If the release is not pinned exactly, the
+    result is unknown.
     """
     unpinned: set[str] = set()
     for claim in job.about("imported_name"):
@@ -660,7 +660,7 @@ def name_of_another_release(job: Job) -> Iterator[Verdict]:
             elif has_name:
                 yield passed(name)
             elif claim.condition:
-                yield unknown(name, f"{claim.condition}, another {package} may be imported", at=claim)
+                yield unknown(name, f"under `{claim.condition}`, another {package} may be imported", at=claim)
             else:
                 range_text = f"since {row['since']}" if "since" in row else f"up to {row['until']}"
                 yield failed(
@@ -704,7 +704,7 @@ def _is_development_build(package: _NamedPackage) -> bool:
 def _for_minor(needed: str, name: str, version: str, package: str) -> str:
     """Return what any patch release of a minor version requires, if its newest patch requires `needed`.
 
-    The lower bounds are those of the minor version before it, because an earlier patch may have had them.
+    The lower bounds are those of the previous minor version, because an earlier patch may have had them.
     """
     rows = [row["version"] for row in table("requirements").get(package, ())]
     older = table("requirements")[package][rows.index(version) + 1 :][:1]

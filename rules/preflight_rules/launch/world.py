@@ -64,13 +64,13 @@ _MEANINGS = {
 def launch_size_disagreement(job: Job) -> Iterator[Verdict]:
     """Two places of the job set different numbers of nodes, processes or ranks.
 
-    What it checks: For each launch, and for each of: nodes, tasks per node, processes per node, GPUs per node and world
-    size, that the number started (by the scheduler, the launcher, the hostfile) equals the number required elsewhere
-    (`--nnodes`, `init_process_group(world_size=...)`), and that two requirements equal each other. A Trainer of
-    Lightning that takes all devices under srun needs as many tasks on a node as it has GPUs.
+    What it checks: For each launch, and for nodes, tasks per node, processes per node, GPUs per node and world size:
+    the number started (by the scheduler, the launcher, the hostfile) equals the number required elsewhere (`--nnodes`,
+    `init_process_group(world_size=...)`), and two requirements are equal. A Lightning Trainer that takes all devices
+    under srun needs as many tasks on a node as the node has GPUs.
 
     Why it matters: If announced ranks are never started, all others wait in the rendezvous until it times out after 10
-    to 30 minutes; surplus ranks are rejected, or train a second copy over the same checkpoints.
+    to 30 minutes; superfluous ranks are rejected, or train a second copy that overwrites the same checkpoints.
 
     Example: `#SBATCH --nodes=2` with `srun torchrun --nnodes=4 ...`.
 
@@ -114,8 +114,8 @@ def _tasks_of_lightning(job: Job, launch: Launch) -> Verdict | None:
     shown = counted(started[0], "task") if len(started) == 1 else f"{joined(started)} tasks"
     return failed(
         launch.id,
-        f"{quoted(stated[0])} starts {shown} on each node, but {placed(devices)} makes Lightning train on all"
-        f" {joined(granted)} GPUs that {quoted(gpus[0])} grants there, with a task for each: it stops.",
+        f"{quoted(stated[0])} starts {shown} on each node, but {placed(devices)} makes Lightning train on all "
+        f"{joined(granted)} GPUs that {quoted(gpus[0])} grants there, with one task per GPU: it stops.",
         at=stated[0],
         also=((devices, "all devices"), (gpus[0], "GPUs of each node"), (launch, "started here")),
         remedy=f"Set `--ntasks-per-node={joined(granted)}`, or `devices={joined(started)}`.",
@@ -162,7 +162,9 @@ def _agreement(job: Job, quantity: str, subject: str, scope: Scope, launch: Laun
         if started and wanted and not set(started) & set(wanted):
             counts_tasks = quantity == "world_size" and all(claim.source in SCHEDULERS for claim in value_claims)
             if counts_tasks and max(wanted) > max(started) and _may_start_ranks(job, launch):
-                return unknown(subject, "world size: the program was not read and may start more ranks", at=required)
+                return unknown(
+                    subject, "world size: the program could not be read and may start more ranks", at=required
+                )
             return _contradiction(quantity, subject, launch, started, value_claims, required)
     return passed(subject)
 
@@ -176,7 +178,7 @@ def _are_agents(job: Job, launch: Launch, requires: Sequence[Claim]) -> bool:
 
 
 def _may_start_ranks(job: Job, launch: Launch | None) -> bool:
-    """Return whether a line without a launcher of ranks starts a program that is not among the files."""
+    """Return whether a line without a launcher starts a program that is not one of the job's files."""
     if launch is None or launch.launcher not in ("python", *SPREADING_WRAPPERS):
         return False
     programs = texts(job_value([claim for claim in job.about("script") if claim.scope == launch.scope]))
@@ -241,7 +243,7 @@ def _conflicting_requirements(quantity: str, subject: str, requires: tuple[Claim
                     f" needs {joined(other_count)}: no launch can satisfy both.",
                     at=first,
                     also=((second, f"needs {joined(other_count)}"),),
-                    remedy=f"Make {editable(first)} and {editable(second)} give the same number.",
+                    remedy=f"Change {editable(first)} or {editable(second)} so that both give the same number.",
                 )
     return None
 
@@ -274,7 +276,7 @@ def _contradiction(
 
 
 def _waits_at(quantity: str, started: tuple[int, ...], wanted: tuple[int, ...]) -> str:
-    """Return "rendezvous" if ranks wait there for ranks that are never started; otherwise an empty text."""
+    """Return "rendezvous" if ranks wait there for ranks that are never started; otherwise an empty string."""
     too_few = len(started) == len(wanted) == 1 and wanted[0] > started[0]
     return "rendezvous" if too_few and quantity in ("nodes", "world_size") else ""
 
@@ -282,13 +284,13 @@ def _waits_at(quantity: str, started: tuple[int, ...], wanted: tuple[int, ...]) 
 def _consequence(quantity: str, started: tuple[int, ...], wanted: tuple[int, ...], launch: Launch | None) -> str:
     have, need = max(started), min(wanted)
     if len(started) > 1 or len(wanted) > 1:
-        return "The two differ in every branch."
+        return "They differ in every branch."
     if quantity == "nodes" and need > have:
         return f"{_range_text('Node', have, need)} will never join; all others wait until rendezvous times out."
     if quantity == "nodes":
         if _is_spread(launch):
             return (
-                f"The launcher is also started on {_range_text('node', need, have)}, which no group includes."
+                f"The launcher is also started on {_range_text('node', need, have)}, which belongs to no group."
                 if need > 1
                 else f"Each of the {have} nodes trains its own copy."
             )
@@ -296,8 +298,8 @@ def _consequence(quantity: str, started: tuple[int, ...], wanted: tuple[int, ...
     if quantity == "world_size" and need > have:
         return f"{_range_text('Rank', have, need)} will never be started; all others wait until they time out."
     if quantity == "world_size":
-        return f"{_range_text('Rank', need, have)} would be surplus: rejected or left waiting."
-    return "One of the two is wrong."
+        return f"{_range_text('Rank', need, have)} would be superfluous, and be rejected or wait forever."
+    return "One of them is wrong."
 
 
 def _range_text(noun: str, first: int, end: int) -> str:
@@ -327,23 +329,28 @@ def _remedy(
     return f"Change {editable(required)} to {joined(started)}, or {others} so that {joined(wanted)} are started{hint}."
 
 
-@rule("WLD002", "launch-size-exceeds-bound", severity=Severity.ERROR, otherwise="nothing limits the size of a launch")
+@rule(
+    "WLD002",
+    "launch-size-exceeds-bound",
+    severity=Severity.ERROR,
+    otherwise="nothing limits the number of processes of a launch",
+)
 def launch_size_exceeds_bound(job: Job) -> Iterator[Verdict]:
-    """A launch starts more than a hostfile or another bound allows.
+    """A launch starts more processes or nodes than a hostfile or another limit allows.
 
-    What it checks: That what a launch sets or requires (nodes, world size, processes per node) is not more than what a
-    bound in the same launch allows: the hosts of a hostfile, the sum of their slots; and that mpirun without hosts of
-    its own starts no more than the header of PBS or LSF makes room for, which is a warning.
+    What it checks: What a launch sets or requires (nodes, world size, processes per node) does not exceed a limit in
+    the same launch: the hosts of a hostfile, or the sum of their slots. mpirun without a host list starts no more
+    processes than the PBS or LSF header has slots for (otherwise a warning).
 
-    Why it matters: `mpirun` stops with "not enough slots available"; DeepSpeed and torchrun wait for hosts that no list
-    names.
+    Why it matters: `mpirun` stops with "not enough slots available"; DeepSpeed and torchrun wait for hosts that are in
+    no list.
 
     Example: `deepspeed --hostfile=hosts --num_nodes=8 train.py` where `hosts` lists four hosts.
 
     Fix: Add the missing hosts or slots, or request no more than there are.
 
-    Known limits: With `--oversubscribe` on the mpirun line nothing is reported. Slots that a scheduler adds are not
-    known.
+    Known limits: With `--oversubscribe` on the mpirun line, nothing is reported. Slots that a scheduler adds are
+    unknown.
     """
     reported: set[tuple[object, ...]] = set()
     for subject, scope, _ in subjects(job):
@@ -435,7 +442,7 @@ def _header_slots_verdict(job: Job, launch: Launch) -> Verdict | None:
         f" provides {max(available)}: Open MPI stops with 'not enough slots available', other MPIs share cores.",
         at=own_tasks[0],
         also=((slots[0], f"room for {max(available)}"),),
-        remedy=f"Request at most {max(available)} processes, or request more in the header.",
+        remedy=f"Request at most {max(available)} processes, or request more in the batch header.",
         severity=Severity.WARNING,
         confidence=Confidence.MEDIUM,
     )
@@ -467,20 +474,21 @@ def _bound_verdict(quantity: str, subject: str, claim: Claim, bound: Claim) -> V
     "processes-differ-between-nodes",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no two launch lines start nodes of one job",
+    otherwise="no two launch lines start nodes of the same job",
 )
 def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
     """The launch lines for the nodes of one job start different numbers of ranks.
 
-    What it checks: Launch lines of one program that carry different node ranks start the same number of processes, and
-    a list of hosts gives each the same number of slots (otherwise informational).
+    What it checks: Launch lines of one program with different node ranks start the same number of processes, and a list
+    of hosts gives each the same number of slots (otherwise informational).
 
-    Why it matters: Launchers and frameworks assume that all nodes have the same number: ranks are numbered twice or the
-    world waits for ranks that are never started, and hierarchical collectives and model parallelism need equal nodes.
+    Why it matters: Launchers and frameworks assume that all nodes have the same number: ranks get duplicate numbers, or
+    all ranks wait for ranks that are never started, and hierarchical collectives and model parallelism need equal
+    nodes.
 
     Example: `--nproc_per_node=8` in node0.sh and `--nproc_per_node=4` in node1.sh.
 
-    Fix: Start the same number of processes on every node, or train on the equal nodes only.
+    Fix: Start the same number of processes on every node, or train only on the nodes that are equal.
 
     Known limits: torchrun itself can run nodes of different size; a job that is designed for this can ignore the rule.
     """
@@ -505,8 +513,8 @@ def processes_differ_between_nodes(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 subject,
-                f"{quoted(first)} here and {quoted(other)} in {where(other)} start different numbers of ranks on the"
-                " nodes of one job.",
+                f"{quoted(first)} here and {quoted(other)} in {where(other)} start different numbers of ranks per "
+                "node in one job.",
                 at=first,
                 also=((other, "a different number"),),
                 remedy="Start the same number on every node, or leave out the smaller node.",
@@ -555,7 +563,7 @@ def _several_text(values: Sequence[Plain], singular: str, many: str = "") -> str
 
 
 def gpus(job: Job, launch: Launch) -> tuple[Value, tuple[Claim, ...]] | None:
-    """Return the number of visible GPUs on each node, or of granted GPUs if these are fewer, and its claims."""
+    """Return the number of visible GPUs per node, or of granted GPUs if there are fewer, and its claims."""
     visible, granted = (job.setting(name, launch.scope) for name in ("env.CUDA_VISIBLE_DEVICES", "gpus_per_node"))
     if not visible:
         return (job_value(granted), granted) if granted else None
@@ -609,9 +617,8 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
 
     Fix: Start as many processes as there are GPUs.
 
-    Known limits: Ranks that srun starts itself may share a GPU on purpose, so that is a warning unless the script
-    requests the nccl backend, and undecided if nothing shows that they communicate. With gloo or MPI nothing is
-    reported.
+    Known limits: Ranks that srun starts itself may share a GPU on purpose, so this is a warning unless the script
+    requests the nccl backend, and unknown if no file shows that they communicate. With gloo or MPI nothing is reported.
     """
     for launch in job.launches:
         rank_claims, gpu_counts = processes(job, launch), gpus(job, launch)
@@ -625,10 +632,10 @@ def more_processes_than_gpus(job: Job) -> Iterator[Verdict]:
         if ranks and devices and min(devices) > 0 and min(ranks) > max(devices):
             severity = _severity_of_gpus(job, launch)
             if launch.launcher == "srun" and severity is not None and not job.about("communicates", launch.scope):
-                yield unknown(launch.id, "no file shows that each process needs its own GPU", at=rank_claims[0])
+                yield unknown(launch.id, "no file shows that each process needs a GPU of its own", at=rank_claims[0])
                 continue
             missing = min(ranks) - max(devices)
-            what = f"{_several_text((missing,), 'rank')} will find none"
+            what = f"{_several_text((missing,), 'rank')} will find no GPU"
             yield _gpus_differ(launch, (rank_claims[0], ranks), (gpu_claims[0], devices), what, severity)
         else:
             yield passed(launch.id)
@@ -641,7 +648,7 @@ def _gpus_differ(
     what: str,
     severity: Severity | None = None,
 ) -> Verdict:
-    """Return the failure of a launch whose nodes have another number of GPUs than of ranks."""
+    """Return the finding on a launch whose nodes have a different number of GPUs than of ranks."""
     provided = _several_text(devices[1], "GPU")
     return failed(
         launch.id,
@@ -667,7 +674,7 @@ def _severity_of_gpus(job: Job, launch: Launch) -> Severity | None:
 
 
 def _reported_by_acc001(job: Job, launch: Launch, devices: tuple[int, ...]) -> bool:
-    """Return whether Accelerate's total is that of one machine, which ACC001 reports."""
+    """Return whether Accelerate's total is the count of one machine, which ACC001 reports."""
     total = numbers(job_value(job.setting("world_size", launch.scope)))
     machines = numbers(job_value(job.requirement_claims("nodes", launch.scope)))
     if launch.launcher != "accelerate" or len(total) != 1 or len(machines) != 1:
@@ -681,7 +688,7 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
 
     What it checks: The launcher starts as many processes per node as GPUs are granted or visible there.
 
-    Why it matters: The idle GPUs are billed and blocked for others for the whole run.
+    Why it matters: The idle GPUs are paid for and unavailable to others during the whole run.
 
     Example: `#SBATCH --gres=gpu:8` with `torchrun --nproc_per_node=4`.
 
@@ -697,13 +704,13 @@ def gpus_left_idle(job: Job) -> Iterator[Verdict]:
     rank_claims, gpu_counts = processes(job, launch), gpus(job, launch)
     is_explicit = bool(rank_claims) and all(c.strength > Strength.DEFAULT for c in rank_claims)
     if not is_explicit or gpu_counts is None or launch.launcher == "srun":
-        yield not_applicable(launch.id, "the number of processes or GPUs of a node is not given")
+        yield not_applicable(launch.id, "the number of processes or GPUs per node is not given")
         return
     if any(str(word or "").lstrip("-").startswith("device_map") for word in launch.arguments):
         yield not_applicable(launch.id, "a device map spreads each rank over several GPUs")
         return
     if launch.program.startswith(_SPREADING_PROGRAMS):
-        yield not_applicable(launch.id, "ms-swift spreads each rank over the GPUs of its share")
+        yield not_applicable(launch.id, "ms-swift spreads each rank over several of the node's GPUs")
         return
     value, gpu_claims = gpu_counts
     task_claims = job.setting("tasks_per_node", launch.scope)
@@ -732,7 +739,7 @@ def device_shown_twice(question: LaunchQuestion) -> Verdict | None:
 
     What it checks: The entries of CUDA_VISIBLE_DEVICES for a launch are all different.
 
-    Why it matters: CUDA hides the devices after an invalid entry, and two ranks on one device make NCCL stop with
+    Why it matters: CUDA hides the devices after an invalid entry, and with two ranks on one device NCCL stops with
     "Duplicate GPU detected".
 
     Example: `CUDA_VISIBLE_DEVICES=0,1,1 torchrun --nproc_per_node=3 train.py`.
@@ -768,23 +775,23 @@ _ALTERNATIVE_SEPARATOR = "|"
     "gpus-of-different-models",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no job of several nodes names its GPUs",
+    otherwise="no job with several nodes names its GPU model",
 )
 def gpus_of_different_models(job: Job) -> Iterator[Verdict]:
     """The ranks of one synchronous job may run on GPUs of different models.
 
     What it checks: The parts of a heterogeneous Slurm job, the alternatives of a constraint over several nodes, and the
-    node selectors and required affinities of the pods that train name one model of GPU.
+    node selectors and required affinities of the pods that train name one GPU model.
 
     Why it matters: Each step ends with the slowest rank: faster GPUs wait for the rest of every step, and the batch
-    size must fit the smallest memory. Models of different age also differ in the number formats that they support.
+    size must fit the smallest memory. Older and newer models also differ in the number formats that they support.
 
     Example: `#SBATCH --constraint="v100|a100"` with `--nodes=4`.
 
     Fix: Name one model. In Slurm, `--constraint="[v100|a100]"` gives all nodes the same model.
 
     Known limits: Jobs with parameter servers are not judged: their trainers need not be equally fast. A GPU model is
-    known from its name only.
+    recognized only by its name.
     """
     yield from (*_judge_parts(job), *_judge_constraints(job), *_judge_pods(job))
 
@@ -811,15 +818,17 @@ def _judge_constraints(job: Job) -> Iterator[Verdict]:
                 yield passed(launch.id)
             elif isinstance(nodes, Unresolved):
                 yield unknown(
-                    launch.id, f"{quoted(claim)} allows several models, on an unknown number of nodes", at=claim
+                    launch.id,
+                    f"{quoted(claim)} allows several GPU models, and the number of nodes is unknown",
+                    at=claim,
                 )
             elif certainly_several(nodes):
                 yield failed(
                     launch.id,
-                    f"{quoted(claim)} lets each of the {joined(numbers(nodes))} nodes have {joined(sorted(models))}: "
-                    f"every step waits for the slower ones.",
+                    f"{quoted(claim)} allows each of the {joined(numbers(nodes))} nodes to have "
+                    f"{joined(sorted(models))}: every step waits for the slower ones.",
                     at=claim,
-                    remedy="Name one model, or put the alternatives in brackets, so that all nodes get the same model.",
+                    remedy="Name one model, or put the alternatives in brackets so that all nodes get the same one.",
                 )
 
 
@@ -856,8 +865,8 @@ def _judge_models(subject: str, claims: Sequence[Claim]) -> Verdict:
         if models and _named_models(first) and models != _named_models(first):
             return failed(
                 subject,
-                f"{placed(first)} and {placed(claim)} give the ranks of one job GPUs of different models: every step"
-                " waits for the slower ones.",
+                f"{placed(first)} and {placed(claim)} give the ranks of one job different GPU models: every step "
+                "waits for the slower ones.",
                 at=claim,
                 also=((first, "another model"),),
                 remedy="Name one model for all ranks.",
@@ -900,18 +909,18 @@ _PROFILE = re.compile(r"(?:.*[_-])?[1-7]g\.\d+gb.*")
 def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
     """Several MIG instances are visible to one process, but CUDA enumerates only the first.
 
-    What it checks: CUDA_VISIBLE_DEVICES or NVIDIA_VISIBLE_DEVICES with more than one `MIG-...`; a launcher that starts
-    several ranks on a node for which the scheduler grants several MIG instances.
+    What it checks: CUDA_VISIBLE_DEVICES and NVIDIA_VISIBLE_DEVICES contain at most one `MIG-...`, and no launcher
+    starts several ranks on a node for which the scheduler grants several MIG instances.
 
-    Why it matters: A CUDA process sees one MIG instance, however many are visible. The rank that takes the second stops
-    with "device >= 0 && device < num_gpus", and NCCL cannot connect two instances of one GPU in any case.
+    Why it matters: A CUDA process sees only one MIG instance, even if several are visible. The rank that takes the
+    second stops with "device >= 0 && device < num_gpus", and NCCL cannot connect two instances of one GPU in any case.
 
     Example: `CUDA_VISIBLE_DEVICES=MIG-6a0f...,MIG-2c31... torchrun --nproc_per_node=2 train.py`.
 
     Fix: Use whole GPUs for a distributed run, or start one process for each instance with its own CUDA_VISIBLE_DEVICES
     and a backend that needs no direct transfers (gloo).
 
-    Known limits: A script that gives each child process its own instance is reported too.
+    Known limits: A script that gives each child process its own instance is also reported.
     """
     seen_spellings: set[str] = set()
     for subject, scope, launch in subjects(job):
@@ -925,8 +934,7 @@ def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
             if verdict is None and min(counts) > 1:
                 verdict = failed(
                     subject,
-                    f"{quoted(claim)} makes {counts[0]} MIG instances visible, but a process enumerates only the"
-                    f" first.",
+                    f"{quoted(claim)} makes {counts[0]} MIG instances visible, but a process can use only the first.",
                     at=claim,
                     also=((launch, "sees them"),) if launch is not None else (),
                     remedy="Make one instance visible to each process, or use whole GPUs.",
@@ -950,7 +958,7 @@ def several_mig_instances_for_one_process(job: Job) -> Iterator[Verdict]:
             verdict = failed(
                 subject,
                 f"{quoted(types[0])} requests MIG instances, and {quoted(ranks[0])} starts "
-                f"{numbers(job_value(ranks))[0]} ranks that share their list: each enumerates only the first.",
+                f"{numbers(job_value(ranks))[0]} ranks that see the same list: each can use only the first.",
                 at=types[0],
                 also=((ranks[0], "ranks"),),
                 remedy="Request whole GPUs, or start one process for each instance with its own CUDA_VISIBLE_DEVICES.",

@@ -37,7 +37,7 @@ _MIN_SET_BY_SCRIPT = 2
     "PDL012",
     "node-address-not-among-nodes",
     severity=Severity.ERROR,
-    otherwise="no launch line sets both its own address and the list of nodes",
+    otherwise="no launch line gives both its own address and the list of nodes",
     each=launches_with("node_address", stated_by("paddle", "hosts")),
 )
 def node_address_not_among_nodes(question: LaunchQuestion) -> Verdict | None:
@@ -62,8 +62,8 @@ def node_address_not_among_nodes(question: LaunchQuestion) -> Verdict | None:
     if addresses and len(node_hosts) > 1 and not addresses & node_hosts:
         return failed(
             question.subject,
-            f"{quoted(address_claims[0])} is not one of the nodes of {placed(nodes[0])}: the launcher does not find"
-            " its own node.",
+            f"{quoted(address_claims[0])} is not one of the nodes of {placed(nodes[0])}: the launcher cannot find "
+            "its own node.",
             at=address_claims[0],
             also=((nodes[0], "the nodes"),),
             remedy="Write the node's address exactly as in the list, or add it to the list.",
@@ -76,7 +76,7 @@ def node_address_not_among_nodes(question: LaunchQuestion) -> Verdict | None:
     "fleet-variable-missing",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no server or trainer of fleet is started manually",
+    otherwise="no fleet server or trainer is started manually",
 )
 def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
     """A process that is started manually lacks a variable that fleet's role maker needs.
@@ -106,7 +106,7 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
             elif set_claims and not requests[0].condition:
                 yield failed(
                     launch.id,
-                    f"fleet needs TRAINING_ROLE, but only {quoted(set_claims[0])} of its variables is set.",
+                    f"fleet needs TRAINING_ROLE, but the only variable set for it is {quoted(set_claims[0])}.",
                     at=launch,
                     also=((requests[0], "reads the variables"), (set_claims[0], "set here")),
                     remedy="Set TRAINING_ROLE=TRAINER or PSERVER, or start the job with fleetrun.",
@@ -125,9 +125,8 @@ def fleet_variable_missing(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 launch.id,
-                f"fleet needs {missing_name} for a {next(iter(roles))}, but only"
-                f" {', '.join(sorted(names & {name for group in variable_groups for name in group}))} of its"
-                " variables are set.",
+                f"fleet needs {missing_name} for a {next(iter(roles))}, but the only variables set for it are "
+                f"{', '.join(sorted(names & {name for group in variable_groups for name in group}))}.",
                 at=launch,
                 also=((requests[0], "reads the variables"),),
                 remedy=f"Set {missing_name}, or start the job with fleetrun.",
@@ -156,7 +155,7 @@ def endpoint_malformed(job: Job) -> Iterator[Verdict]:
     `pservers` has one host and a port from 1 to 65535, and entries are separated by commas.
 
     Why it matters: The lists are split only at commas and colons. No process can bind or connect to any other entry:
-    servers do not find themselves in the list, trainers retry until the deadline.
+    servers do not find themselves in the list, and trainers retry until the deadline.
 
     Example: `PADDLE_PSERVERS_IP_PORT_LIST="10.0.0.1:6170;10.0.0.2:6170"`.
 
@@ -211,8 +210,8 @@ def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
 
     What it checks: A script of fleet's servers and trainers passes `fleet` to `global_shuffle`.
 
-    Why it matters: Without it the data set assumes a single trainer: each shuffles only its own files, and a skew
-    between the trainers' files remains in every epoch.
+    Why it matters: Without it, the data set assumes a single trainer: each trainer shuffles only its own files, and a
+    skew between the trainers' files remains in every epoch.
 
     Example: `dataset.global_shuffle()` in a script with `fleet.init()`.
 
@@ -229,7 +228,7 @@ def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
         else:
             yield undecided(subject, (claim,)) or failed(
                 subject,
-                f"{quoted(claim)} shuffles within one trainer, although {placed(calls[0])} starts several.",
+                f"{quoted(claim)} shuffles only within each trainer, although {placed(calls[0])} starts several.",
                 at=claim,
                 also=((calls[0], "several trainers"),),
                 remedy="Write `global_shuffle(fleet)`.",
@@ -241,7 +240,7 @@ def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
     "link-local-address",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no launch of Paddle names an address",
+    otherwise="no Paddle launch names an address",
     each=launches_with(
         also=("master_addr", "hosts", "ps_server_endpoints"),
         where=lambda stated: stated.launch.launcher == "paddle" and any(stated),
@@ -250,11 +249,11 @@ def global_shuffle_within_one_trainer(job: Job) -> Iterator[Verdict]:
 def link_local_address(question: LaunchQuestion) -> Verdict | None:
     """Paddle processes on several nodes use a link-local address.
 
-    What it checks: The master, the nodes and the servers of a launch of Paddle are not addresses of 169.254.0.0/16 or
+    What it checks: The addresses of the master, nodes and servers of a Paddle launch are not in 169.254.0.0/16 or
     fe80::/10.
 
     Why it matters: A host without an assigned address assigns itself such an address, for one interface and one link.
-    Other nodes cannot reach it, or reach another host; and the launcher, which resolves its own host name, finds
+    Other nodes cannot reach it, or reach another host; and the launcher, which resolves its own host name, gets
     loopback.
 
     Example: `--master=169.254.60.61:8090 --nnodes=2`.
@@ -324,14 +323,14 @@ def memory_share_out_of_range(job: Job) -> Iterator[Verdict]:
     What it checks: FLAGS_fraction_of_gpu_memory_to_use, FLAGS_fraction_of_cpu_memory_to_use,
     FLAGS_fraction_of_cuda_pinned_memory_to_use and FLAGS_memory_fraction_of_eager_deletion are between 0 and 1.
 
-    Why it matters: With more than all of the memory the first allocation fails on every rank. A value that is not a
-    number is rejected when Paddle is imported.
+    Why it matters: With more than 1, the first allocation fails on every rank. A value that is not a number is rejected
+    when Paddle is imported.
 
     Example: `export FLAGS_fraction_of_gpu_memory_to_use=92`, meant to be 0.92.
 
     Fix: Write the value as a fraction.
 
-    Known limits: Whether the share leaves room for other processes of the GPU is not judged.
+    Known limits: Whether the share leaves memory for other processes on the GPU is not judged.
     """
     for subject, launch, name, claim in _flags(job):
         if name not in _MEMORY_BY_FRACTION:
@@ -370,9 +369,9 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
 
     Example: `FLAGS_fraction_of_gpu_memory_to_use=0.4` and `FLAGS_initial_gpu_memory_in_mb=8000`.
 
-    Fix: Keep one of the two. To bound the growing allocator set FLAGS_gpu_memory_limit_mb.
+    Fix: Keep one of them. To limit the growing allocator, set FLAGS_gpu_memory_limit_mb.
 
-    Known limits: A growing allocator that is set only by default (Paddle 2.0 on) is not reported.
+    Known limits: A growing allocator that is set only by default (Paddle 2.0 and newer) is not reported.
     """
     by_flag = {(subject, name): (launch, claim) for subject, launch, name, claim in _flags(job)}
     for (subject, name), (launch, share) in by_flag.items():
@@ -397,7 +396,7 @@ def memory_flags_exclude_each_other(job: Job) -> Iterator[Verdict]:
                 f"{quoted(share)} has no effect with {placed(strategy[1])}, which allocates on demand.",
                 at=share,
                 also=((strategy[1], "allocates on demand"),),
-                remedy="Remove it; FLAGS_gpu_memory_limit_mb bounds the growing allocator.",
+                remedy="Remove it; FLAGS_gpu_memory_limit_mb limits an allocator that grows on demand.",
                 severity=Severity.INFO,
             )
         else:
@@ -418,7 +417,7 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
 
     Why it matters: A trainer waits for its servers as long as the slowest trainer takes in a synchronous step, and
     while the servers start. With a short deadline the trainers die one after the other; a value such as 180 is usually
-    intended as seconds.
+    meant in seconds.
 
     Example: `export FLAGS_rpc_deadline=300`.
 
@@ -437,8 +436,8 @@ def rpc_deadline_too_short(job: Job) -> Iterator[Verdict]:
         elif 0 <= deadline < _SHORT_DEADLINE_MS:
             yield failed(
                 subject,
-                f"{quoted(claim)} makes requests time out after {deadline / 1000:g} s: the unit is milliseconds, and"
-                " the default is 180000.",
+                f"{quoted(claim)} makes requests time out after {deadline / 1000:g} s: the unit is milliseconds, and "
+                "the default 180000.",
                 at=claim,
                 remedy=f"Write {int(deadline * 1000)} if {deadline:g} seconds are intended."
                 if deadline
@@ -460,13 +459,13 @@ def communicator_flag_without_communicator(job: Job) -> Iterator[Verdict]:
 
     What it checks: FLAGS_communicator_ variables are set where parameter servers update asynchronously.
 
-    Why it matters: In synchronous and in collective training nothing reads them, so they have no effect.
+    Why it matters: Synchronous and collective training do not read them, so they have no effect.
 
     Example: `FLAGS_communicator_send_queue_size=20` in a job with `sync_mode=True`.
 
-    Fix: Leave them out, or update asynchronously.
+    Fix: Remove them, or update asynchronously.
 
-    Known limits: Half-asynchronous training sets most of them itself, whatever the variable's value.
+    Known limits: Half-asynchronous training sets most of them itself, regardless of the variables.
     """
     for subject, launch, name, claim in _flags(job):
         if not name.startswith(_COMMUNICATOR):

@@ -51,7 +51,7 @@ def _port_range(job: Job, scope: Scope) -> tuple[tuple[Claim, ...], tuple[int, i
     "server-ports-out-of-range",
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 0.12",
-    otherwise="no PaddlePaddle 0.x server sets its ports",
+    otherwise="no PaddlePaddle 0.x server is given ports",
 )
 def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     """The ports of a server exceed port 65535, or overlap with the ports of another server on the same host.
@@ -60,13 +60,13 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     ranges of two servers in one script do not overlap.
 
     Why it matters: A server listens on that many consecutive ports. A port that cannot be bound stops the server, and
-    all trainers wait. A firewall must let the whole range through.
+    all trainers wait. A firewall must open the whole range.
 
     Example: `PADDLE_PORT = 65534` with `PADDLE_PORTS_NUM = 2` and `PADDLE_PORTS_NUM_FOR_SPARSE = 2`.
 
     Fix: Choose a lower first port.
 
-    Known limits: Which ports are free on the hosts is not known.
+    Known limits: Which ports are free on the hosts is unknown.
     """
     servers: list[tuple[Launch, tuple[int, int], Claim]] = []
     judged_lines: set[tuple[str, int]] = set()
@@ -89,7 +89,7 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
                 f"{claims_text} use ports {first} to {last}, but the highest port is {_MAX_PORT}.",
                 at=claims[0],
                 also=tuple((claim, "counts") for claim in claims[1:]),
-                remedy=f"Choose a first port of at most {_MAX_PORT - (last - first)}.",
+                remedy=f"Choose a first port no higher than {_MAX_PORT - (last - first)}.",
             )
             continue
         role = {text for c in job.setting("ps_role", scope) for text in texts(c.value)}
@@ -102,8 +102,8 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
             if other_server is not None and runs_here:
                 yield failed(
                     subject,
-                    f"{claims_text} use ports {first} to {last}, but the server of {where(other_server[2])} listens on"
-                    f" {other_server[1][0]} to {other_server[1][1]}.",
+                    f"{claims_text} use ports {first} to {last}, but the server in {where(other_server[2])} listens "
+                    f"on {other_server[1][0]} to {other_server[1][1]}.",
                     at=claims[0],
                     also=((other_server[2], "the other server"),),
                     remedy=f"Start this server's ports after {other_server[1][1]}.",
@@ -117,24 +117,24 @@ def server_ports_out_of_range(job: Job) -> Iterator[Verdict]:
     "trainer-dials-other-ports",
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 0.12",
-    otherwise="no trainer of PaddlePaddle 0.x is started together with its servers",
+    otherwise="no PaddlePaddle 0.x trainer is started together with its servers",
 )
 def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
     """Trainers and servers are given different ports or different numbers of trainers.
 
     What it checks: --port, --ports_num, --ports_num_for_sparse and --num_gradient_servers of `paddle train`, and the
-    arguments of `paddle.init()` in a program of the v2 API, are those of `paddle pserver`; and `paddle.py` passes the
-    same numbers to trainers as conf.py to servers.
+    arguments of `paddle.init()` in a program of the v2 API, equal those of `paddle pserver`, and `paddle.py` passes the
+    same numbers to trainers as conf.py does to servers.
 
     Why it matters: A trainer treats each port as a separate server: with more ports it connects to unused ports and
-    retries forever, with fewer ports some servers wait forever. paddle.py passes options from its command line to
-    trainers only.
+    retries forever, with fewer ports some servers wait forever. paddle.py passes options from its command line only to
+    trainers.
 
     Example: `PADDLE_PORTS_NUM_FOR_SPARSE = 4` in conf.py and `python paddle.py --ports_num_for_sparse=2`.
 
     Fix: Write the numbers once, in conf.py or in variables of the script.
 
-    Known limits: Trainers and servers of different scripts are compared only where the scripts belong to one job.
+    Known limits: Trainers and servers of different scripts are compared only if the scripts belong to one job.
     """
     for subject, launch, name, trainer_claim, server_claim in _shared_settings(job):
         verdict = undecided(subject, (trainer_claim, server_claim), launch)
@@ -142,11 +142,11 @@ def trainer_dials_other_ports(job: Job) -> Iterator[Verdict]:
         if verdict is None and trainers and servers and not set(trainers) & set(servers):
             verdict = failed(
                 subject,
-                f"{quoted(trainer_claim)} gives trainers {trainers[0]}, but {placed(server_claim)} gives servers"
-                f" {servers[0]}.",
+                f"{quoted(trainer_claim)} gives the trainers {trainers[0]}, but {placed(server_claim)} gives the "
+                f"servers {servers[0]}.",
                 at=trainer_claim,
                 also=((server_claim, "the servers"),),
-                remedy=f"Make {name} the same for servers and trainers.",
+                remedy=f"Set {name} to the same value for servers and trainers.",
             )
         yield verdict or passed(subject)
 
@@ -195,7 +195,7 @@ def _role(job: Job, launch: Launch) -> str:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 0.12",
-    otherwise="no trainer of PaddlePaddle 0.x is given servers",
+    otherwise="no PaddlePaddle 0.x trainer is given servers",
     profile="pedantic",
     each=launches_with("trains_locally", where=lambda stated: bool(stated.job.setting("ps_mode", stated.scope))),
 )
@@ -205,19 +205,19 @@ def trainer_left_local(question: LaunchQuestion) -> Verdict | None:
     What it checks: `paddle train` with `--pservers`, and `paddle.py`, are given `--local=0`.
 
     Why it matters: `--local` is on by default. Every trainer then trains its own model, and the servers wait for
-    gradients that never come.
+    gradients that never arrive.
 
     Example: `paddle train --pservers=10.0.0.1 --trainer_id=0 --config=conf.py`.
 
     Fix: Add `--local=0`.
 
-    Known limits: A configuration may set `local` too, which is not seen.
+    Known limits: A configuration may also set `local`, which is not seen.
     """
     claims = question.claims
     if claims[0].alternatives == (True,):
         return failed(
             question.subject,
-            f"{quoted(claims[0])} makes the trainer train alone, without the servers that it is given.",
+            f"{quoted(claims[0])} makes the trainer train locally, without the servers that it is given.",
             at=claims[0],
             remedy="Add `--local=0`.",
         )
@@ -233,24 +233,24 @@ _LOCAL_INTERFACES = ("lo", "docker0", "virbr0", "lxcbr0")
     "cluster-host-twice-or-local",
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 0.12",
-    otherwise="no conf.py of cluster_train is among the files",
+    otherwise="the job has no conf.py of cluster_train",
     each=claims_about("cluster_hosts"),
 )
 def cluster_host_twice_or_local(question: SubjectQuestion) -> Verdict | None:
     """HOSTS of cluster_train is empty, names a host twice, or names loopback in addition to other hosts.
 
-    What it checks: HOSTS names at least one host, and each host once, whatever user or ssh port is given with it. If
-    HOSTS names 127.x.x.x or localhost, it names no other host.
+    What it checks: HOSTS names at least one host, and each host once, regardless of user and ssh port. If HOSTS names
+    127.x.x.x or localhost, it names no other host.
 
     Why it matters: paddle.py starts one server and one trainer for each entry, all with the same ports: the second
-    server on a host cannot bind them. Loopback means a different host on each of them. Without an entry nothing is
+    server on a host cannot bind them. Loopback means a different host on each host. Without an entry, nothing is
     started.
 
     Example: `HOSTS = ["root@10.0.0.1", "root@10.0.0.1"]`.
 
     Fix: Name each host once, by the address that the others can reach.
 
-    Known limits: One host listed under two names is not recognised.
+    Known limits: A host that is listed under two names is not recognized.
     """
     (claim,) = question.claims
     entries = [str(host) for value in claim.alternatives if isinstance(value, tuple) for host in value]
@@ -287,21 +287,21 @@ def cluster_host_twice_or_local(question: SubjectQuestion) -> Verdict | None:
     "index-file-empty-or-double",
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 0.12",
-    otherwise="no index file is among the files",
+    otherwise="the job has no index file",
 )
 def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
-    """An index file of a trainer names no data file, or names one twice.
+    """An index file of a trainer names no data file, or names a data file twice.
 
     What it checks: train.list and test.list name at least one file, and none twice.
 
-    Why it matters: With an empty list the trainer has no batch: it ends its pass at once, and in synchronous mode the
-    others wait for it. A file named twice is trained twice.
+    Why it matters: With an empty list the trainer has no batch: it ends its pass immediately, and in synchronous mode
+    the others wait for it. A file that is named twice is used twice.
 
-    Example: A train.list that is empty because the data were not split before.
+    Example: A train.list that is empty because the data was not split first.
 
     Fix: Write one line for each data file of this node.
 
-    Known limits: Whether the files exist on the nodes is not known.
+    Known limits: Whether the files exist on the nodes is unknown.
     """
     for subject, _, claim in distinct_claims(job, "index_files"):
         names = [str(name) for value in claim.alternatives if isinstance(value, tuple) for name in value]
@@ -333,7 +333,7 @@ def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
     read_paths = {claim.span.path for claim in job.about("index_files")}
     for reference in job.references:
         if reference.role == "index" and reference.target not in read_paths:
-            yield unknown(job.name, f"{reference.target} is not among the files", at=reference.span)
+            yield unknown(job.name, f"{reference.target} is not one of the job's files", at=reference.span)
 
 
 @rule(
@@ -341,19 +341,19 @@ def index_file_empty_or_double(job: Job) -> Iterator[Verdict]:
     "server-interface-unreachable",
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 0.12",
-    otherwise="no server of PaddlePaddle 0.x on several hosts names its interface",
+    otherwise="no PaddlePaddle 0.x server on several hosts names its interface",
 )
 def server_interface_unreachable(job: Job) -> Iterator[Verdict]:
     """Servers listen on an interface that other hosts cannot reach.
 
-    What it checks: PADDLE_NIC, or `--nics`, is not the loopback or a container bridge where the job has several hosts.
+    What it checks: If the job has several hosts, PADDLE_NIC or `--nics` is neither loopback nor a container bridge.
 
-    Why it matters: A server binds the address of that interface only. Trainers on other hosts connect to the host's
+    Why it matters: A server binds only the address of that interface. Trainers on other hosts connect to the host's
     address, and their connections are refused.
 
     Example: `PADDLE_NIC = "lo"` with two HOSTS.
 
-    Fix: Name the interface that has the address of HOSTS, such as eth0.
+    Fix: Name the interface with the address in HOSTS, such as eth0.
 
     Known limits: Which interfaces the hosts have is checked by `preflight check`.
     """
@@ -402,17 +402,17 @@ def workspace_and_package(question: LaunchQuestion) -> Verdict | None:
 
     Fix: `--job_dispatch_package` the first time, `--job_workspace` with the folder that it created for later runs.
 
-    Known limits: Whether the folder exists on the hosts is not known.
+    Known limits: Whether the folder exists on the hosts is unknown.
     """
     claims = question.claims
     if len({claim.quantity for claim in claims}) < 2:
         return None
     return failed(
         question.subject,
-        f"{quoted(claims[0])} and {quoted(claims[1])} exclude each other.",
+        f"{quoted(claims[0])} and {quoted(claims[1])} are mutually exclusive.",
         at=claims[1],
-        also=((claims[0], "the other one"),),
-        remedy="Give --job_dispatch_package or --job_workspace, not both.",
+        also=((claims[0], "the other option"),),
+        remedy="Pass --job_dispatch_package or --job_workspace, not both.",
     )
 
 
@@ -422,23 +422,23 @@ def workspace_and_package(question: LaunchQuestion) -> Verdict | None:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 0.12",
-    otherwise="no package of cluster_train has an index of training data",
+    otherwise="no cluster_train package has an index of training data",
     each=launches_with("sent_index", "cluster_hosts"),
 )
 def same_data_on_every_host(question: LaunchQuestion) -> Verdict | None:
     """cluster_train sends one package with all training data to several hosts.
 
-    What it checks: A package of `--job_dispatch_package` that has a train.list is sent to one host only, or a program
-    in it finds out which host it is on.
+    What it checks: A package of `--job_dispatch_package` with a train.list is sent to only one host, or a program in it
+    determines which host it is on.
 
-    Why it matters: Every trainer reads the train.list of its own host. With the same list on all of them every sample
-    is trained once per host in each pass, and more hosts do not make a pass shorter.
+    Why it matters: Every trainer reads the train.list of its own host. With the same list on all hosts, every sample is
+    used once per host in each pass, and more hosts do not make a pass shorter.
 
     Example: `--job_dispatch_package=../demo` with `./data/ratings.dat.train` in its train.list, and two HOSTS.
 
     Fix: Put each host's part of the data on it, with its own train.list, and start with `--job_workspace`.
 
-    Known limits: Whether the hosts get other files afterwards is not known.
+    Known limits: Whether the hosts get other files afterwards is unknown.
     """
     sent, hosts = question.of
     count = len({host for claim in hosts for value in claim.alternatives if isinstance(value, tuple) for host in value})
@@ -446,11 +446,11 @@ def same_data_on_every_host(question: LaunchQuestion) -> Verdict | None:
         return None
     return failed(
         question.subject,
-        f"`{sent[0].spelling}` sends {joined(texts(sent[0].value))} to all {count} hosts of {placed(hosts[0])}: every"
-        " trainer trains on all of its data.",
+        f"`{sent[0].spelling}` sends {joined(texts(sent[0].value))} to all {count} hosts of {placed(hosts[0])}: "
+        "every trainer trains on all of the data.",
         at=sent[0],
         also=((hosts[0], "the hosts"),),
-        remedy="Put each host's part of the data and its own train.list on it, and use --job_workspace.",
+        remedy="Put a different part of the data, with its own train.list, on each host, and use --job_workspace.",
     )
 
 
@@ -459,7 +459,7 @@ def same_data_on_every_host(question: LaunchQuestion) -> Verdict | None:
     "sparse-update-without-ports",
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 0.12",
-    otherwise="no model of PaddlePaddle 0.x updates rows on servers",
+    otherwise="no PaddlePaddle 0.x model updates rows on servers",
 )
 def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
     """A model updates a parameter row by row, but its servers have no ports for sparse updates.
@@ -467,14 +467,14 @@ def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
     What it checks: With `sparse_update=True` in the model, `ports_num_for_sparse` of servers and trainers is above 0.
 
     Why it matters: Rows travel over separate ports. Without them the trainer's check `ports_num_for_sparse > 0` stops
-    the trainer at start, and the servers wait for it.
+    the trainer at startup, and the servers wait for it.
 
     Example: `ParamAttr(sparse_update=True)` and `paddle train --local=0 --pservers=...` without
     `--ports_num_for_sparse`.
 
     Fix: `--ports_num_for_sparse=1` (conf.py: `PADDLE_PORTS_NUM_FOR_SPARSE = 1`) on servers and trainers.
 
-    Known limits: Only a literal `sparse_update=True` counts. A local training needs no ports.
+    Known limits: Only a literal `sparse_update=True` counts. Local training needs no ports.
     """
     for subject, scope, sparse in distinct_claims(job, "sparse_update"):
         if any(claim.alternatives == (True,) for claim in job.about("trains_locally", scope)):
@@ -500,7 +500,7 @@ def sparse_update_without_ports(job: Job) -> Iterator[Verdict]:
     "cluster-workspace-relative",
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 0.12",
-    otherwise="no conf.py of cluster_train is among the files",
+    otherwise="the job has no conf.py of cluster_train",
     each=claims_about("cluster_workspace"),
 )
 def cluster_workspace_relative(question: SubjectQuestion) -> Verdict | None:
@@ -521,7 +521,8 @@ def cluster_workspace_relative(question: SubjectQuestion) -> Verdict | None:
     if all(not str(path).startswith(("/", "~", "$")) for path in claim.alternatives):
         return failed(
             question.subject,
-            f"{quoted(claim)} is relative: on each host it depends on the working directory of each command.",
+            f"{quoted(claim)} is relative, so its meaning depends on the working directory of each command on each "
+            "host.",
             at=claim,
             remedy='Write an absolute path, such as `ROOT_DIR = "/home/paddle"`.',
         )

@@ -42,19 +42,19 @@ def _is_collective(job: Job, scope: Scope) -> bool | None:
     otherwise="no script starts fleet and calls minimize",
 )
 def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
-    """A script initialises fleet but minimizes with an optimizer that is not distributed.
+    """A script initializes fleet but minimizes with an optimizer that is not distributed.
 
     What it checks: A static-graph script that calls `fleet.init` and an optimizer's `minimize` also calls
     `fleet.distributed_optimizer`.
 
-    Why it matters: Without it no gradient is exchanged: every rank silently trains its own model on its share of the
+    Why it matters: Without it, no gradients are exchanged: every rank silently trains its own model on its share of the
     data.
 
     Example: `fleet.init(is_collective=True)` and `paddle.optimizer.SGD(0.1).minimize(loss)`.
 
     Fix: `optimizer = fleet.distributed_optimizer(optimizer, strategy)` before `minimize`.
 
-    Known limits: Only optimizers and calls of one script are seen.
+    Known limits: Only optimizers and calls in one script are seen.
     """
     for subject, scope, calls in distinct_claims(job, "fleet_calls"):
         names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
@@ -68,8 +68,8 @@ def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
         else:
             yield undecided(subject, (optimizers[0],)) or failed(
                 subject,
-                f"{quoted(optimizers[0])} is minimized without fleet.distributed_optimizer, although {placed(calls)}"
-                " starts fleet: no gradient is exchanged.",
+                f"{quoted(optimizers[0])} is minimized without fleet.distributed_optimizer, although {placed(calls)} "
+                "starts fleet: no gradients are exchanged.",
                 at=optimizers[0],
                 also=((calls, "starts fleet"),),
                 remedy="Wrap it: `optimizer = fleet.distributed_optimizer(optimizer)`.",
@@ -80,7 +80,7 @@ def fleet_optimizer_stays_local(job: Job) -> Iterator[Verdict]:
 _CALL_PAIRS = (
     ("init_server", "run_server", "the server returns at once, and the trainers find no server"),
     ("init_server", "init_worker", "the trainers neither fetch the initial parameters nor start their communicator"),
-    ("init_worker", "stop_worker", "the servers wait forever and keep their hosts after training has ended"),
+    ("init_worker", "stop_worker", "the servers wait forever and occupy their hosts after training has ended"),
 )
 
 
@@ -89,23 +89,23 @@ _CALL_PAIRS = (
     "fleet-role-not-seen-through",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no script runs servers or trainers of fleet",
+    otherwise="no script runs fleet servers or trainers",
 )
 def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
-    """A parameter-server script leaves out a call that its servers or trainers need.
+    """A parameter-server script lacks a call that its servers or trainers need.
 
-    What it checks: A script that calls one of init_server, run_server, init_worker and stop_worker calls the one that
-    has to follow or precede it.
+    What it checks: A script that calls one of init_server, run_server, init_worker and stop_worker also calls the one
+    that must follow or precede it.
 
-    Why it matters: Without run_server no process serves; without init_worker trainers start with different parameters;
-    without stop_worker the servers never end.
+    Why it matters: Without run_server, no process serves; without init_worker, trainers start with different
+    parameters; without stop_worker, the servers never end.
 
     Example: `fleet.init_server()` without `fleet.run_server()`.
 
     Fix: Servers: `init_server()`, `run_server()`. Trainers: `init_worker()`, training, `stop_worker()`.
 
     Known limits: A script that only prints its program, or only infers, may leave out some calls. A missing stop_worker
-    is only a hint unless the processes are started by hand.
+    is only a hint unless the processes are started manually.
     """
     for subject, _, calls in distinct_claims(job, "fleet_calls"):
         names = {str(name) for value in calls.alternatives if isinstance(value, tuple) for name in value}
@@ -126,8 +126,8 @@ def fleet_role_not_seen_through(job: Job) -> Iterator[Verdict]:
         else:
             yield undecided(subject, (calls,)) or failed(
                 subject,
-                f"{quoted(calls)}: the script calls fleet.{missing_pair[0]} and never fleet.{missing_pair[1]};"
-                f" {missing_pair[2]}.",
+                f"{quoted(calls)}: the script calls fleet.{missing_pair[0]} but never fleet.{missing_pair[1]}: "
+                f"{missing_pair[2]}.",
                 at=calls,
                 remedy=f"Call fleet.{missing_pair[1]}() as well.",
                 # Paddle's own launcher ends the servers after all trainers.
@@ -154,7 +154,7 @@ _MAX_FILES = 6
     otherwise="no script uses Fleet",
 )
 def fleet_never_initialised(job: Job) -> Iterator[Verdict]:
-    """A script uses Fleet and never calls fleet.init.
+    """A script uses Fleet but never calls fleet.init.
 
     What it checks: A script that is started and calls methods of Fleet that need the role of the process
     (distributed_model, distributed_optimizer, is_server, worker_index ...) calls `fleet.init`, itself or in its own
@@ -187,8 +187,8 @@ def fleet_never_initialised(job: Job) -> Iterator[Verdict]:
             is_collective = bool(names & {"distributed_model"})
             yield failed(
                 subject,
-                f"{quoted(calls)}: the script calls fleet.{role_methods[0]} and never fleet.init, so Fleet does not"
-                " know its role and stops.",
+                f"{quoted(calls)}: the script calls fleet.{role_methods[0]} but never fleet.init, so Fleet does not "
+                "know its role and stops.",
                 at=calls,
                 remedy="Call it first: `fleet.init(is_collective=True)`"
                 + ("." if is_collective else ", or `fleet.init()` with parameter servers."),
@@ -217,17 +217,17 @@ _COLLECTIVE_ONLY = (*_OPTIMIZERS_BY_SWITCH, "sharding", "gradient_merge", "recom
 def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
     """Fleet silently ignores a switch of DistributedStrategy.
 
-    What it checks: `dgc` and `lars` go with a Momentum optimizer, `lamb` with Adam, `localsgd` with SGD or Momentum;
-    and none of the switches of collective training is set in a parameter-server job.
+    What it checks: `dgc` and `lars` are used with a Momentum optimizer, `lamb` with Adam, `localsgd` with SGD or
+    Momentum, and no switch of collective training is set in a parameter-server job.
 
-    Why it matters: Fleet ignores a switch that does not fit, at most with a line in the log: the run trains without the
+    Why it matters: Fleet ignores a switch that does not fit, at most with a log line: the run trains without the
     planned compression, scaling or sharding.
 
     Example: `strategy.dgc = True` and `paddle.optimizer.Adam(...)`.
 
-    Fix: Use the optimizer that the switch needs, or leave the switch out.
+    Fix: Use the optimizer that the switch needs, or remove the switch.
 
-    Known limits: Static graph only; the optimizer is known where the script itself makes it and calls minimize.
+    Known limits: Static graph only; the optimizer is known if the script itself creates it and calls minimize.
     """
     for subject, scope, switch in distinct_claims(job, "fleet_switch"):
         name = (texts(switch.value) or ("",))[0]
@@ -273,8 +273,8 @@ def fleet_switch_without_effect(job: Job) -> Iterator[Verdict]:
 def stream_dataset_cannot_shuffle(question: SubjectQuestion) -> Verdict | None:
     """A script shuffles a QueueDataset, which cannot shuffle.
 
-    What it checks: local_shuffle and global_shuffle are not called on a QueueDataset, which `create_dataset()` makes
-    when no class is named.
+    What it checks: local_shuffle and global_shuffle are not called on a QueueDataset, which `create_dataset()` creates
+    by default.
 
     Why it matters: A QueueDataset streams its files and holds no samples. The call raises NotImplementedError, on every
     trainer, after the servers have started.
@@ -283,7 +283,7 @@ def stream_dataset_cannot_shuffle(question: SubjectQuestion) -> Verdict | None:
 
     Fix: Use InMemoryDataset and load_into_memory, or shuffle the files beforehand.
 
-    Known limits: Only a data set that the script makes itself is known.
+    Known limits: Only a data set that the script creates itself is known.
     """
     (claim,) = question.claims
     return failed(
@@ -299,7 +299,7 @@ def stream_dataset_cannot_shuffle(question: SubjectQuestion) -> Verdict | None:
     "every-trainer-reads-all-files",
     severity=Severity.INFO,
     confidence=Confidence.MEDIUM,
-    otherwise="no script of several trainers lists files",
+    otherwise="no script that several trainers run lists files",
 )
 def every_trainer_reads_all_files(job: Job) -> Iterator[Verdict]:
     """Each trainer of a parameter-server job is given the whole list of files.
@@ -323,7 +323,7 @@ def every_trainer_reads_all_files(job: Job) -> Iterator[Verdict]:
         if claim.alternatives == (True,):
             yield passed(subject)
         elif _is_collective(job, scope) is None and not job.about("fleet_calls", scope):
-            yield unknown(subject, f"{quoted(claim)}: the number of trainers that read it is not given", at=claim)
+            yield unknown(subject, f"{quoted(claim)}: the number of trainers that read the list is not given", at=claim)
         else:
             yield failed(
                 subject,
@@ -349,7 +349,7 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
     """The parallel degrees of hybrid_configs do not multiply to the number of ranks.
 
     What it checks: dp_degree x mp_degree x pp_degree x sharding_degree x sep_degree of a DistributedStrategy is the
-    world size. Without dp_degree, Fleet uses ranks / (mp_degree x pp_degree), whatever the other degrees are.
+    world size. Without dp_degree, Fleet uses ranks / (mp_degree x pp_degree), regardless of the other degrees.
 
     Why it matters: Fleet compares the product with the world size at startup and stops every rank with an assertion
     that only prints the numbers.
@@ -358,7 +358,7 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
 
     Fix: Change a degree, or start as many ranks as the product of the degrees.
 
-    Known limits: Degrees that come from arguments are not known.
+    Known limits: Degrees that come from arguments are unknown.
     """
     for subject, scope, hybrid in distinct_claims(job, "fleet_hybrid"):
         world, rank_claims = ranks_started(job, scope)
@@ -385,17 +385,17 @@ def fleet_degrees_differ_from_world(job: Job) -> Iterator[Verdict]:
         )
         yield failed(
             subject,
-            f"{' x '.join(quoted(claim) for claim in factor_claims)}{default_text} make {products[0]} ranks, but"
-            f" {' and '.join(placed(claim) for claim in rank_claims)} {'starts' if len(rank_claims) == 1 else 'start'}"
-            f" {ranks[0]}.",
+            f"{' x '.join(quoted(claim) for claim in factor_claims)}{default_text} makes {products[0]} ranks, but "
+            f"{' and '.join(placed(claim) for claim in rank_claims)} "
+            f"{'starts' if len(rank_claims) == 1 else 'start'} {ranks[0]}.",
             at=hybrid,
             also=(
                 *((claim, "ranks started") for claim in rank_claims),
                 *((claim, "degree") for claim in degrees if claim.span.line != hybrid.span.line),
             ),
-            remedy=f"Make the degrees multiply to {ranks[0]}"
+            remedy=f"Choose degrees whose product is {ranks[0]}"
             + (
-                ", and give dp_degree: without it, Fleet divides the ranks by mp_degree x pp_degree alone."
+                ", and set dp_degree: without it, Fleet divides the ranks by mp_degree x pp_degree only."
                 if default_text
                 else ", or remove dp_degree."
             ),
@@ -452,8 +452,8 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
 
     Fix: Choose degrees whose product divides the ranks, or start a multiple of it.
 
-    Known limits: The library chooses a degree of -1, which counts as 1 here. With one node, and ranks that more nodes
-    would complete, it is a warning: recipes are published like that.
+    Known limits: The library chooses a degree of -1, which counts as 1 here. If the launch has one node, and more nodes
+    could complete the ranks, the finding is a warning: recipes are published this way.
     """
     for launch in job.launches:
         claims = [
@@ -475,9 +475,9 @@ def trainer_degrees_do_not_divide_ranks(job: Job) -> Iterator[Verdict]:
         if all(count % product for count in ranks):
             yield failed(
                 launch.id,
-                f"{' x '.join(quoted(claim) for claim in known_claims)} make {product} ranks, which does not divide the"
-                f" {ranks[0]} that {' and '.join(placed(claim) for claim in rank_claims)}"
-                f" {'starts' if len(rank_claims) == 1 else 'start'}.",
+                f"{' x '.join(quoted(claim) for claim in known_claims)} makes {product} ranks, which does not divide "
+                f"the {ranks[0]} that {' and '.join(placed(claim) for claim in rank_claims)} "
+                f"{'starts' if len(rank_claims) == 1 else 'start'}.",
                 at=known_claims[0],
                 also=tuple((claim, "ranks started") for claim in rank_claims),
                 remedy=f"Choose degrees whose product divides {ranks[0]}, or start a multiple of {product} ranks.",
@@ -507,7 +507,7 @@ def _mode_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
 def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
     """Trainers with different numbers of GPUs update synchronously.
 
-    What it checks: Where servers update synchronously, all trainers of the job see the same number of GPUs.
+    What it checks: If servers update synchronously, all trainers of the job see the same number of GPUs.
 
     Why it matters: Each step lasts as long as that of the slowest trainer. One trainer with half the GPUs halves the
     speed of all.
@@ -516,7 +516,7 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
 
     Fix: Give the trainers equal resources, or update asynchronously.
 
-    Known limits: The GPU models of the hosts are not known from files.
+    Known limits: The files do not show the GPU models of the hosts.
     """
     trainers = [
         launch
@@ -544,8 +544,8 @@ def synchronous_steps_of_unequal_trainers(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 group[0].id,
-                f"{quoted(least[0])} gives one trainer {least[1]} GPUs, {placed(most[0])} another {most[1]}, and"
-                f" {placed(modes[0])} updates synchronously: all wait for the trainer with fewer.",
+                f"{quoted(least[0])} gives one trainer {least[1]} GPUs, {placed(most[0])} gives another {most[1]}, "
+                f"and {placed(modes[0])} updates synchronously: all wait for the trainer with fewer.",
                 at=least[0],
                 also=((most[0], "more GPUs"), (modes[0], "synchronous")),
                 remedy="Give the trainers the same number of GPUs, or update asynchronously.",
@@ -565,7 +565,7 @@ _MODE_ALIASES = {"gpubox": "async", "heter": "async"}
     "SGD002", "update-mode-said-twice", severity=Severity.INFO, otherwise="no configuration sets the update mode twice"
 )
 def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
-    """Two places of one configuration give different update modes.
+    """Two places in one configuration set different update modes.
 
     What it checks: The update modes that one file gives (`sync_mode`, `strategy`, `distribute_strategy`) agree.
 
@@ -575,7 +575,7 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the same mode in both places, or only one.
 
-    Known limits: Modes of different files are not compared.
+    Known limits: Modes in different files are not compared.
     """
     seen_paths: set[str] = set()
     for subject, scope, _ in subjects(job):
@@ -593,10 +593,10 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
                 other = next(claim for claim, mode in zip(claims, modes, strict=True) if mode != modes[0])
                 verdict = failed(
                     subject,
-                    f"{quoted(other)} has no effect, as {placed(claims[0])} sets the update mode.",
+                    f"{quoted(other)} has no effect, because {placed(claims[0])} sets the update mode.",
                     at=other,
                     also=((claims[0], "the effective mode"),),
-                    remedy="Write the same mode in both places.",
+                    remedy="Set the same mode in both places.",
                 )
             yield verdict or passed(subject)
 
@@ -612,7 +612,7 @@ def update_mode_said_twice(job: Job) -> Iterator[Verdict]:
 def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
     """A collective job requests asynchronous updates.
 
-    What it checks: A script that initialises fleet as collective does not set `strategy.a_sync = True`, and a
+    What it checks: A script that initializes fleet as collective does not set `strategy.a_sync = True`, and a
     transpiler in nccl2 mode is not given `sync_mode=False`.
 
     Why it matters: Only parameter servers update asynchronously. A collective job ignores the switch: every step waits
@@ -620,7 +620,7 @@ def asynchronous_updates_without_servers(job: Job) -> Iterator[Verdict]:
 
     Example: `fleet.init(is_collective=True)` and `strategy.a_sync = True`.
 
-    Fix: Leave `a_sync` out, or start parameter servers.
+    Fix: Remove `a_sync`, or start parameter servers.
 
     Known limits: A script that decides between the two at run time is not judged.
     """
@@ -668,20 +668,20 @@ def geo_steps_set_back(job: Job) -> Iterator[Verdict]:
     What it checks: `strategy.a_sync_configs = {"k_steps": n}` comes after `strategy.a_sync = ...`.
 
     Why it matters: Setting `a_sync` replaces the configuration by `{"k_steps": 0}`. The job trains asynchronously with
-    an exchange at every step instead of Geo-SGD's one in n: many times the traffic, and another algorithm.
+    an exchange at every step instead of Geo-SGD's one in n: many times the traffic, and a different algorithm.
 
     Example: `strategy.a_sync_configs = {"k_steps": 100}` and then `strategy.a_sync = True`.
 
     Fix: Set `a_sync` first.
 
-    Known limits: Only assignments in one function are compared.
+    Known limits: Only assignments in the same function are compared.
     """
     lost_configs = list(distinct_claims(job, "a_sync_configs_lost"))
     for subject, _, claim in lost_configs:
         reset = claim.because[0]
         yield failed(
             subject,
-            f"{quoted(claim)} is lost: {placed(reset)} after it resets k_steps to 0.",
+            f"{quoted(claim)} is lost: {placed(reset)} resets k_steps to 0 afterwards.",
             at=claim,
             also=((reset, "sets k_steps to 0"),),
             remedy="Assign a_sync_configs after a_sync.",
@@ -701,7 +701,7 @@ def _geo_steps_verdicts(job: Job) -> Iterator[Verdict]:
     "SGD005",
     "asynchronous-with-one-trainer",
     severity=Severity.INFO,
-    otherwise="nothing gives both the number of trainers and the update mode",
+    otherwise="no file gives both the number of trainers and the update mode",
     profile="pedantic",
     each=subjects_with(lambda job, scope: job.value_claims("ps_workers", scope), _mode_claims),
 )
@@ -742,7 +742,7 @@ def asynchronous_with_one_trainer(question: SubjectQuestion) -> Verdict | None:
 def geo_steps_in_synchronous_mode(job: Job) -> Iterator[Verdict]:
     """`k_steps` is above 0 while `a_sync` is False.
 
-    What it checks: Where a script sets `strategy.a_sync = False`, `k_steps` of `a_sync_configs` is 0.
+    What it checks: If a script sets `strategy.a_sync = False`, `k_steps` of `a_sync_configs` is 0.
 
     Why it matters: Fleet knows three modes: synchronous without steps, asynchronous without steps, and Geo-SGD with
     both. For the fourth combination `minimize` raises "k_steps must be invalid value" on every server and trainer.
@@ -751,15 +751,15 @@ def geo_steps_in_synchronous_mode(job: Job) -> Iterator[Verdict]:
 
     Fix: `strategy.a_sync = True` for Geo-SGD, or no `k_steps`.
 
-    Known limits: Only a script that runs with parameter servers is refused, and only assignments in one function are
-    compared.
+    Known limits: Only a script that runs with parameter servers is reported, and only assignments in the same function
+    are compared.
     """
     refusals = list(distinct_claims(job, "geo_steps_refused"))
     for subject, _, claim in refusals:
         switch = claim.because[0]
         yield failed(
             subject,
-            f"{quoted(claim)} needs `a_sync`, but {placed(switch)} turns it off: Fleet stops in every process.",
+            f"{quoted(claim)} needs `a_sync`, but {placed(switch)} disables it: Fleet stops in every process.",
             at=claim,
             also=((switch, "synchronous"),),
             remedy="Set a_sync to True for Geo-SGD, or remove k_steps.",
@@ -776,7 +776,7 @@ _MODES = ("sync", "async", "half-async", "geo", "heter", "gpubox")
     "update-mode-unknown",
     severity=Severity.ERROR,
     fix="unsafe",
-    otherwise="no configuration of PaddleRec sets an update mode",
+    otherwise="no PaddleRec configuration sets an update mode",
     each=claims_about("ps_update_mode", where=lambda claim: claim.source == "paddlerec"),
 )
 def update_mode_unknown(question: SubjectQuestion) -> Verdict | None:
@@ -791,7 +791,7 @@ def update_mode_unknown(question: SubjectQuestion) -> Verdict | None:
 
     Fix: Write the mode that the finding names.
 
-    Known limits: Which of the modes a model supports is not known.
+    Known limits: Which modes a model supports is unknown.
     """
     (claim,) = question.claims
     modes = texts(claim.value)
@@ -814,21 +814,21 @@ def update_mode_unknown(question: SubjectQuestion) -> Verdict | None:
     "runner-named-nowhere",
     severity=Severity.ERROR,
     applies_to="PaddleRec 1.8",
-    otherwise="no configuration of PaddleRec names its runners",
+    otherwise="no PaddleRec configuration names its runners",
     each=claims_about("runner_mode", beside=("runner_names",)),
 )
 def runner_named_nowhere(question: SubjectQuestion) -> Verdict | None:
     """`mode` names a runner that the configuration does not have.
 
-    What it checks: Every name of `mode` is that of an entry of `runner`.
+    What it checks: Every name in `mode` is the name of an entry of `runner`.
 
-    Why it matters: PaddleRec finds no runner of that name and stops, on every host of the cluster.
+    Why it matters: PaddleRec finds no runner with that name and stops, on every host of the cluster.
 
     Example: `mode: [cluster_runner]` where `runner` only has `train_runner`.
 
     Fix: Correct the name in `mode`, or add the runner.
 
-    Known limits: Names that a template fills in are not known.
+    Known limits: Names that a template fills in are unknown.
     """
     (mode,), runners = question.of
     names = {str(name) for value in runners[0].alternatives if isinstance(value, tuple) for name in value}
@@ -850,7 +850,7 @@ def runner_named_nowhere(question: SubjectQuestion) -> Verdict | None:
     "runner-trains-locally",
     severity=Severity.WARNING,
     applies_to="PaddleRec 1.8",
-    otherwise="no runner of PaddleRec 1.8 is selected",
+    otherwise="no PaddleRec 1.8 runner is selected",
     each=claims_about("runner_class"),
 )
 def runner_trains_locally(question: SubjectQuestion) -> Verdict | None:
@@ -873,8 +873,8 @@ def runner_trains_locally(question: SubjectQuestion) -> Verdict | None:
     if misplaced and texts(runner_class.value) == ("train",):
         return failed(
             question.subject,
-            f"{quoted(misplaced[0])} is for cluster training, but the runner is {placed(runner_class)}: it trains on"
-            " one machine and does not read it.",
+            f"{quoted(misplaced[0])} is for cluster training, but the runner is {placed(runner_class)}, which trains "
+            "on one machine and ignores it.",
             at=runner_class,
             also=((misplaced[0], "not read"),),
             remedy="Write `class: cluster_train`.",

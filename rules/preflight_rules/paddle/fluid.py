@@ -50,13 +50,13 @@ def transpiling_scopes(job: Job) -> Iterator[tuple[str, Scope]]:
     "transpile-given-text-for-number",
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 2.0 (Fluid)",
-    otherwise="nothing uses the transpiler",
+    otherwise="no script uses the transpiler",
 )
 def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
-    """The transpiler gets trainer_id or the number of trainers as a string.
+    """The transpiler is given trainer_id or the number of trainers as a string.
 
-    What it checks: In pserver mode `trainer_id` and `trainers` are not strings, as `os.getenv(...)` without `int(...)`
-    returns them. In nccl2 mode `trainers` is a string, the list of endpoints, not a number.
+    What it checks: In pserver mode `trainer_id` and `trainers` are not strings, such as the result of `os.getenv(...)`
+    without `int(...)`. In nccl2 mode `trainers` is a string, the list of endpoints, not a number.
 
     Why it matters: Both become integer attributes of operators. With a string, the server's program is not built, or
     waits forever for its trainers; in nccl2 mode an assertion without a message stops the program.
@@ -79,7 +79,7 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
                 name = texts(text_claims[0].value)[0]
                 yield failed(
                     subject,
-                    f"{quoted(text_claims[0])} is a string, but the transpiler needs a number.",
+                    f"{quoted(text_claims[0])} is a string, but the transpiler expects a number.",
                     at=text_claims[0],
                     also=((transpiler, "the transpiler"),),
                     remedy=f"Convert it: `{name}=int(...)`.",
@@ -102,21 +102,21 @@ def transpile_given_text_for_number(job: Job) -> Iterator[Verdict]:
     "server-program-of-unlisted-endpoint",
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 2.0 (Fluid)",
-    otherwise="no server's program is requested",
+    otherwise="no script requests a server program",
 )
 def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
     """A server's program is requested for an endpoint that the transpiler was not given.
 
-    What it checks: The endpoint of `get_pserver_program` is one of `pservers`, where both are literals in the script.
+    What it checks: The endpoint of `get_pserver_program` is one of `pservers`, if both are literals in the script.
 
     Why it matters: Parameters are assigned to endpoints by their text. For any other endpoint the program is empty or
-    fails with a KeyError, and the trainers wait for a server that holds nothing.
+    fails with a KeyError, and the trainers wait for a server without parameters.
 
     Example: `t.transpile(0, pservers="10.0.0.1:6174", trainers=2)` and `t.get_pserver_program("127.0.0.1:6174")`.
 
-    Fix: Take the endpoint from the list itself.
+    Fix: Use an endpoint from the list itself.
 
-    Known limits: Endpoints from the environment are judged where the environment is known, by PPS004.
+    Known limits: PPS004 judges endpoints from the environment, if the environment is known.
     """
     for subject, scope in transpiling_scopes(job):
         for endpoint in job.about("pserver_program_endpoint", scope):
@@ -155,7 +155,7 @@ def server_program_of_unlisted_endpoint(job: Job) -> Iterator[Verdict]:
 def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
     """In nccl2 mode a trainer's own endpoint is not one of the trainers.
 
-    What it checks: `current_endpoint` of `transpile` is one of the endpoints in `trainers`, where both are known.
+    What it checks: `current_endpoint` of `transpile` is one of the endpoints in `trainers`, if both are known.
 
     Why it matters: The transpiler removes its own endpoint from the list to find the others. An endpoint that is not in
     the list raises ValueError, and the other trainers wait for this one.
@@ -164,7 +164,7 @@ def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the endpoint exactly as it is in `trainers`, with its port.
 
-    Known limits: Endpoints that the script takes from the environment are not known. If only one of several branches is
+    Known limits: Endpoints that the script reads from the environment are unknown. If only one of several branches is
     wrong, the finding is a warning.
     """
     for subject, scope in transpiling_scopes(job):
@@ -207,20 +207,20 @@ def own_endpoint_outside_trainers(job: Job) -> Iterator[Verdict]:
     "update-settings-exclude-each-other",
     severity=Severity.ERROR,
     applies_to="paddlepaddle < 2.0 (Fluid)",
-    otherwise="no transpiler has a setting of asynchronous updates",
+    otherwise="no transpiler has a setting for asynchronous updates",
 )
 def update_settings_exclude_each_other(job: Job) -> Iterator[Verdict]:
     """A transpiler setting for asynchronous updates is used with synchronous ones.
 
-    What it checks: `runtime_split_send_recv` and `enable_dc_asgd` are not switched on while `sync_mode` is on, which it
-    is unless it is set to False before.
+    What it checks: `runtime_split_send_recv` and `enable_dc_asgd` are not enabled while `sync_mode` is enabled, which
+    is the default unless it is set to False first.
 
-    Why it matters: The configuration raises ValueError, or the transpiler stops at an assertion when the server's
-    program is made.
+    Why it matters: The configuration raises ValueError, or the transpiler stops at an assertion when it builds the
+    server's program.
 
     Example: `config.runtime_split_send_recv = True` without `config.sync_mode = False` before it.
 
-    Fix: Set `sync_mode = False` first, or leave the setting out.
+    Fix: Set `sync_mode = False` first, or remove the setting.
 
     Known limits: Only settings of a configuration that the script creates itself are known.
     """
@@ -248,14 +248,14 @@ def _exclusion_verdict(job: Job, subject: str, scope: Scope, transpiler: Claim, 
         f"{quoted(claim)} needs asynchronous updates, but sync_mode is on ({placed(sync_claim)}).",
         at=claim,
         also=((sync_claim, "synchronous"),),
-        remedy="Set `sync_mode = False` on the configuration before it.",
+        remedy="Set `sync_mode = False` on the configuration first.",
     )
 
 
 #: The effect of a startup program that transpile does not get, by mode.
 _EFFECT_BY_MODE = {
-    "pserver": "the servers use a default program, which is empty",
-    "nccl2": "the exchange of the communicator's id is added to the default startup program, which is not run",
+    "pserver": "the servers run the default program, which is empty",
+    "nccl2": "the communicator id is exchanged in the default startup program, which is not run",
 }
 
 
@@ -267,20 +267,20 @@ _EFFECT_BY_MODE = {
     otherwise="no transpiled program has its own startup program",
 )
 def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
-    """A script builds its own programs and does not pass them to the transpiler.
+    """A script builds its own programs but does not pass them to the transpiler.
 
-    What it checks: Where `program_guard(main, startup)` builds the program, `transpile` in pserver or nccl2 mode gets
+    What it checks: If `program_guard(main, startup)` builds the program, `transpile` in pserver or nccl2 mode is given
     `program` and `startup_program`.
 
-    Why it matters: The transpiler uses the default programs instead, which are empty. The servers' startup
-    program then initialises no parameter and stops at the first one, and the trainers wait for the servers.
+    Why it matters: The transpiler uses the default programs instead, which are empty. The servers' startup program then
+    initializes no parameters and stops at the first one, and the trainers wait for the servers.
 
     Example: `with fluid.program_guard(main, startup): ...` and `t.transpile(0, program=main, pservers=eps,
     trainers=2)`.
 
     Fix: `t.transpile(..., program=main, startup_program=startup)`.
 
-    Known limits: Only where both calls are in one script.
+    Known limits: Judged only if both calls are in one script.
     """
     for subject, scope in transpiling_scopes(job):
         for transpiler, mode in transpilers(job, scope):
@@ -293,8 +293,8 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
                 else:
                     yield failed(
                         subject,
-                        f"{quoted(transpile_call)} does not get `{texts(guard.value)[0]}`, which {placed(guard)}"
-                        f" builds: {_EFFECT_BY_MODE[mode]}.",
+                        f"{quoted(transpile_call)} is not given `{texts(guard.value)[0]}`, which {placed(guard)} "
+                        f"builds: {_EFFECT_BY_MODE[mode]}.",
                         at=transpile_call,
                         also=((guard, "built here"),),
                         remedy=f"Pass it: `{texts(guard.value)[0]}`.",
@@ -306,7 +306,7 @@ def own_startup_program_not_passed(job: Job) -> Iterator[Verdict]:
     "server-runs-on-gpu",
     severity=Severity.WARNING,
     applies_to="paddlepaddle < 2.0 (Fluid)",
-    otherwise="no script runs a server's program",
+    otherwise="no script runs a server program",
 )
 def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
     """A parameter server's program runs on an executor with a GPU.
@@ -314,13 +314,13 @@ def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
     What it checks: The executor that runs the program of `get_pserver_program` has a CPUPlace.
 
     Why it matters: A server keeps parameters and sends them over the network from host memory. On a host without a GPU
-    it stops at once; next to trainers it uses memory of their GPU, and each update is copied there and back.
+    it stops immediately; next to trainers it uses memory of their GPU, and each update is copied there and back.
 
-    Example: `exe = fluid.Executor(fluid.CUDAPlace(0))` for trainers and servers alike.
+    Example: `exe = fluid.Executor(fluid.CUDAPlace(0))` for both trainers and servers.
 
     Fix: `place = fluid.CPUPlace()` for servers, and the GPU for trainers only.
 
-    Known limits: Only executors that the same script makes.
+    Known limits: Only executors that the same script creates are known.
     """
     for subject, device in subject_claims(job, "server_executor_device"):
         if isinstance(device.value, Unresolved):
@@ -346,17 +346,17 @@ def server_runs_on_gpu(job: Job) -> Iterator[Verdict]:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 2.0 (Fluid)",
-    otherwise="no embedding of a transpiled program specifies whether it is distributed",
+    otherwise="no embedding of a transpiled program sets is_distributed",
 )
 def distributed_table_not_served(job: Job) -> Iterator[Verdict]:
-    """An embedding with is_distributed=True that the transpiler cannot serve.
+    """An embedding has is_distributed=True, which the transpiler cannot serve.
 
-    What it checks: In a program that goes through the transpiler no embedding has `is_distributed=True`:
-    `is_sparse=True` alone already keeps the table on the servers and fetches rows.
+    What it checks: In a program that is transpiled, no embedding has `is_distributed=True`: `is_sparse=True` alone
+    already keeps the table on the servers and fetches rows.
 
     Why it matters: `is_distributed` takes another path (`_replace_lookup_table_op_with_prefetch`). It needs
-    `is_sparse=True`, allows one table in the whole program, updates it with plain SGD whatever the optimizer is, and in
-    Fluid 1.4 to 1.8 stops with "list index out of range" or when the server starts.
+    `is_sparse=True`, allows one table in the whole program, updates it with plain SGD regardless of the optimizer, and
+    in Fluid 1.4 to 1.8 stops with "list index out of range" or when the server starts.
 
     Example: `fluid.layers.embedding(x, size=[1000000, 8], is_sparse=True, is_distributed=True)` and `t.transpile(...)`.
 
@@ -383,7 +383,7 @@ def _not_served_finding(job: Job, subject: str, scope: Scope, claim: Claim) -> V
     optimizers = [c for c in job.about("optimizer", scope) if texts(c.value) not in ((), ("",), ("SGD",))]
     also: list[tuple[Claim, str]] = []
     if not is_sparse:
-        fault = "needs `is_sparse=True` too: without it every step sends the whole table"
+        fault = "also needs `is_sparse=True`: without it, every step sends the whole table"
     elif len(tables) > 1 and len(_parameter_names(job, scope, tables)) > 1:
         fault = f"is set for {len(tables)} tables, but the transpiler supports only one"
         also = [(other, "another table") for other in tables if other is not claim][:3]
@@ -398,7 +398,7 @@ def _not_served_finding(job: Job, subject: str, scope: Scope, claim: Claim) -> V
         f"{quoted(claim)} {fault} ({where(transpiler)} transpiles the program).",
         at=claim,
         also=(*also, (transpiler, "the transpiler")),
-        remedy="Remove `is_distributed` and set `is_sparse=True`: the servers then keep the table as well.",
+        remedy="Remove `is_distributed` and set `is_sparse=True`: the servers then also hold the table.",
     )
 
 
@@ -420,7 +420,7 @@ def _parameter_names(job: Job, scope: Scope, tables: Sequence[Claim]) -> set[str
     otherwise="no loop depends on the trainer's index",
 )
 def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
-    """In synchronous training some trainers leave the loop over batches early.
+    """In synchronous training, some trainers leave the loop over batches early.
 
     What it checks: No loop of a program that updates synchronously ends or skips a step under a condition on the
     trainer's own index.
@@ -440,11 +440,11 @@ def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
         if modes == {"sync"}:
             yield failed(
                 subject,
-                f"{quoted(claim)} ends the loop for some trainers only, but {placed(mode_claims[0])} updates"
-                " synchronously: the others wait until the RPC deadline.",
+                f"{quoted(claim)} ends the loop on some trainers only, but {placed(mode_claims[0])} updates "
+                "synchronously: the others wait until the RPC times out.",
                 at=claim,
                 also=((mode_claims[0], "synchronous updates"),),
-                remedy="Let every trainer run the same number of steps, or update asynchronously.",
+                remedy="Make every trainer run the same number of steps, or update asynchronously.",
             )
         elif not modes:
             yield unknown(subject, f"{quoted(claim)}: the update mode is not given", at=claim)
@@ -461,18 +461,18 @@ def trainers_run_unequal_steps(job: Job) -> Iterator[Verdict]:
     otherwise="no transpiled program is memory-optimized",
 )
 def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
-    """memory_optimize of a transpiled program may reuse the variables of gradients.
+    """memory_optimize of a transpiled program may reuse the gradients' variables.
 
     What it checks: A script that transpiles its program passes `skip_grads=True` to memory_optimize.
 
     Why it matters: The transpiler sends gradients by the names of their variables. memory_optimize renames and reuses
-    them: the servers then get wrong data, or the transpiler finds no gradient at all.
+    them: the servers then receive wrong data, or the transpiler finds no gradients at all.
 
     Example: `fluid.memory_optimize(program)` and `t.transpile(...)`.
 
     Fix: Write `fluid.memory_optimize(program, skip_grads=True)`.
 
-    Known limits: From 1.5 on `skip_grads` is true by default, and from 1.6 on memory_optimize does nothing.
+    Known limits: Since 1.5, `skip_grads` is true by default, and since 1.6, memory_optimize does nothing.
     """
     for subject, scope in transpiling_scopes(job):
         for claim in job.about("memory_optimize_skips_gradients", scope):
@@ -484,7 +484,7 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
                 continue
             yield failed(
                 subject,
-                f"{quoted(claim)} may reuse the variables of gradients, which {placed(transpiler)} sends by name.",
+                f"{quoted(claim)} may reuse the gradients' variables, which {placed(transpiler)} sends by name.",
                 at=claim,
                 also=((transpiler, "the transpiler"),),
                 remedy="Give `skip_grads=True`.",
@@ -502,15 +502,15 @@ def memory_optimize_renames_gradients(job: Job) -> Iterator[Verdict]:
 def executor_not_told_of_trainers(job: Job) -> Iterator[Verdict]:
     """A program in nccl2 mode runs on a ParallelExecutor without num_trainers and trainer_id.
 
-    What it checks: If the transpiler is in nccl2 mode, ParallelExecutor gets `num_trainers` and `trainer_id`, or the
-    BuildStrategy has them.
+    What it checks: If the transpiler is in nccl2 mode, ParallelExecutor is given `num_trainers` and `trainer_id`, or
+    the BuildStrategy has them.
 
-    Why it matters: Without them the executor averages over the GPUs of its own machine only: every trainer silently
+    Why it matters: Without them, the executor averages only over the GPUs of its own machine: every trainer silently
     trains its own model.
 
     Example: `config.mode = "nccl2"` and `fluid.ParallelExecutor(use_cuda=True, loss_name=loss.name)`.
 
-    Fix: Give `num_trainers=` and `trainer_id=`.
+    Fix: Pass `num_trainers=` and `trainer_id=`.
 
     Known limits: An executor that shares its variables with another is used for evaluation and not checked.
     """
@@ -586,15 +586,15 @@ def servers_hold_unequal_shares(job: Job) -> Iterator[Verdict]:
     What it checks: If a script gives the sizes of all its parameters, the shares of the servers are computed: every
     server holds some, and the fullest holds at most twice the mean.
 
-    Why it matters: A server without parameters does nothing, and in Paddle v2 waits forever. The fullest one sends and
-    receives most of every step, so its network card sets the speed of the job.
+    Why it matters: A server without parameters does nothing, and in Paddle v2 waits forever. The fullest server sends
+    and receives most of the data of every step, so its network card sets the speed of the job.
 
     Example: `config.slice_var_up = False`, an embedding of 1000000 x 64 and two small layers, on 8 servers.
 
-    Fix: Leave slice_var_up on, use a smaller min_block_size, or start fewer servers.
+    Fix: Keep slice_var_up enabled, use a smaller min_block_size, or start fewer servers.
 
-    Known limits: Layers whose sizes are not followed (convolutions, recurrent layers) leave it unknown. HashName
-    depends on the names of variables and is not computed.
+    Known limits: With layers whose sizes are not computed (convolutions, recurrent layers), the result is unknown.
+    HashName depends on variable names and is not computed.
     """
     for subject, scope, transpiler in distinct_claims(job, "transpiler"):
         if "pserver" not in texts(transpiler.value):
@@ -627,13 +627,13 @@ def _shares_verdict(
         return undecided_verdict
     values = {claim.quantity: claim.alternatives[0] for claim in settings}
     if values.get("split_method") == "HashName":
-        return unknown(subject, "HashName gives blocks to servers by the hash of their names", at=transpiler)
+        return unknown(subject, "HashName assigns blocks to servers by the hash of their names", at=transpiler)
     entries = endpoints(servers)
     count = len(entries) or min(numbers(servers[0].value), default=0)
     min_elements = values.get("min_block_size", MIN_BLOCK)
     is_sliced = values.get("slice_var_up", True) is not False
     if not 1 <= count <= _MAX_SERVERS or not isinstance(min_elements, int):
-        return unknown(subject, "the number of servers is not known", at=servers[0])
+        return unknown(subject, "the number of servers is unknown", at=servers[0])
     held_bytes = bytes_held(_known_shapes(parameters), (), count, min_elements=min_elements if is_sliced else None)
     total, fullest = sum(held_bytes), max(held_bytes)
     empty_servers = [index for index, share in enumerate(held_bytes) if not share]
@@ -642,8 +642,8 @@ def _shares_verdict(
     if empty_servers:
         return failed(
             subject,
-            f"{quoted(servers[0])}: of {count} servers {len(empty_servers)} hold nothing, because the {len(parameters)}"
-            f" parameters ({_megabytes(total)}) form only {count - len(empty_servers)} blocks.",
+            f"{quoted(servers[0])}: {len(empty_servers)} of {count} servers hold nothing, because the "
+            f"{len(parameters)} parameters ({_megabytes(total)}) form only {count - len(empty_servers)} blocks.",
             at=servers[0],
             also=((cutting_claim, "cut here"), (largest, "the largest parameter")),
             remedy=f"Start {count - len(empty_servers)} servers, or use a smaller min_block_size.",
@@ -655,7 +655,7 @@ def _shares_verdict(
             f" {_megabytes(total / count)}.",
             at=largest,
             also=((cutting_claim, "cut here"), (servers[0], "the servers")),
-            remedy="Leave slice_var_up on, so that large parameters are split."
+            remedy="Keep slice_var_up enabled, so that large parameters are split."
             if not is_sliced
             else "Use a smaller min_block_size or fewer servers.",
         )
@@ -666,7 +666,7 @@ def _shares_verdict(
     "PPS015",
     "tables-exceed-server-memory",
     severity=Severity.ERROR,
-    otherwise="no job with tables names its servers and their memory",
+    otherwise="no job with tables gives its servers and their memory",
 )
 def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
     """The embedding tables do not fit into the memory of the servers' hosts.
@@ -674,12 +674,12 @@ def tables_exceed_server_memory(job: Job) -> Iterator[Verdict]:
     What it checks: Rows x width x 4 bytes x (1 + the optimizer's slots per value), divided by all servers and
     multiplied by the servers per node, is less than the memory that the job requests on each node.
 
-    Why it matters: A server allocates its share when the first parameters come, and runs out of memory: "bad alloc"
+    Why it matters: A server allocates its share when the first parameters arrive, and runs out of memory: "bad alloc"
     after the whole job has started.
 
     Example: `size=[1000000000, 64]` with Adam over 4 servers, and `#SBATCH --mem=64G`.
 
-    Fix: Start more servers on more hosts, request more memory, or use a table that only holds rows it has seen.
+    Fix: Start more servers on more hosts, request more memory, or use a table that stores only the rows in use.
 
     Known limits: Tables that grow (`sparse_embedding`) start empty and are not counted. The trainers' own memory is not
     subtracted.
@@ -739,7 +739,9 @@ def _memory_verdict(
         return passed(subject)
     verb = "may grow to" if severity is not None else "take"
     largest = max(tables, key=lambda claim: math.prod(_known_shapes([claim])[0]))
-    slots_text = f", with {slots} further values for each ({', '.join(sorted(optimizers))})" if slots else ""
+    slots_text = (
+        f", with {slots} optimizer values for each parameter ({', '.join(sorted(optimizers))})" if slots else ""
+    )
     return failed(
         subject,
         f"{quoted(largest)}: the tables {verb} {_megabytes(total)}{slots_text}, so {_megabytes(share)} on a host of"
@@ -764,8 +766,8 @@ def large_table_sent_whole(job: Job) -> Iterator[Verdict]:
 
     What it checks: An embedding of 64 MiB or more, in a script that serves parameters, has `is_sparse=True`.
 
-    Why it matters: Without it the gradient is as large as the table, and every step sends it to the servers and the
-    whole table back, instead of the rows of the batch.
+    Why it matters: Without it, the gradient is as large as the table, and every step sends the gradient to the servers
+    and the whole table back, instead of the rows of the batch.
 
     Example: `fluid.layers.embedding(x, size=[10000000, 16])` in a script with a transpiler.
 
@@ -829,7 +831,7 @@ def blocks_dealt_by_hash(question: SubjectQuestion) -> Verdict | None:
         question.subject,
         f"{quoted(method)} assigns blocks by Python's hash, which differs in every process of Python 3.",
         at=method,
-        remedy="Use RoundRobin, or export PYTHONHASHSEED=0 for all processes.",
+        remedy="Use RoundRobin, or export PYTHONHASHSEED=0 for every process.",
     )
 
 
@@ -843,22 +845,22 @@ _MIN_CORE_SHARE = 1 / 50
     "server-pods-short-of-cores",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no manifest gives the cores of parameter servers",
+    otherwise="no manifest limits the cores of parameter servers",
 )
 def server_pods_short_of_cores(job: Job) -> Iterator[Verdict]:
-    """The parameter servers of a manifest have few CPU cores for the trainers that they serve.
+    """The parameter servers of a manifest have too few CPU cores for the trainers that they serve.
 
     What it checks: Each pod of a `ps` role may use at least one core, and all servers together a fiftieth of the
     trainers' cores.
 
-    Why it matters: A server applies the gradients of all trainers and packs the answers. With half a core it is
-    throttled, every trainer waits for it at each step, and requests run into their deadline.
+    Why it matters: A server applies the gradients of all trainers and serializes the replies. With half a core it is
+    throttled, every trainer waits for it at each step, and requests time out.
 
     Example: `ps: replicas: 2` with `cpu: 500m`, and 16 workers with `cpu: 16`.
 
     Fix: Give servers several cores each, or start more servers.
 
-    Known limits: The needed number depends on the model; the limits of this rule are for clear cases only.
+    Known limits: The required number depends on the model; this rule's limits catch only clear cases.
     """
     for workload in workloads(job):
         servers = [role for role in workload.roles if role.name.lower() in ("ps", "server", "parameterserver")]

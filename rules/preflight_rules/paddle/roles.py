@@ -42,13 +42,13 @@ _FIRST_WITHOUT_SERVERS = "3.1.1"
     otherwise="no launch sets both an index and a count for its role",
 )
 def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
-    """A trainer or server has an index that is not below its own count.
+    """A trainer or server has an index that is not below the number of processes in its role.
 
     What it checks: PADDLE_TRAINER_ID is below PADDLE_TRAINERS_NUM, a server's index below the number of servers, and an
     index is not negative.
 
-    Why it matters: The servers wait for the configured number of trainers and never count one with a higher index:
-    training hangs at its first barrier.
+    Why it matters: The servers wait for the configured number of trainers and never count a trainer with a higher
+    index: training hangs at its first barrier.
 
     Example: `PADDLE_TRAINER_ID=2` with `PADDLE_TRAINERS_NUM=2`.
 
@@ -69,11 +69,11 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
         if verdict is None and count_numbers and max(count_numbers) < 1:
             verdict = failed(
                 subject,
-                f"{quoted(counts[0])} is not a number of {'servers' if roles == {'PSERVER'} else 'trainers'}: expected"
-                " 1 or more.",
+                f"{quoted(counts[0])} is not a valid number of {'servers' if roles == {'PSERVER'} else 'trainers'}: "
+                "expected 1 or more.",
                 at=counts[0],
-                also=((indices[0], "an index below it"),),
-                remedy="Give the number of processes of this role that are started.",
+                also=((indices[0], "an index below this number"),),
+                remedy="Set the number of processes of this role that are started.",
                 severity=None if launch is not None else Severity.WARNING,
             )
         elif (
@@ -84,7 +84,8 @@ def role_index_out_of_range(job: Job) -> Iterator[Verdict]:
         ):
             verdict = failed(
                 subject,
-                f"{quoted(indices[0])} is not an index of {quoted(counts[0])}: expected 0 to {max(count_numbers) - 1}.",
+                f"{quoted(indices[0])} is not a valid index with {quoted(counts[0])}: expected 0 to "
+                f"{max(count_numbers) - 1}.",
                 at=indices[0],
                 also=((counts[0], f"{max(count_numbers)} in total"),),
                 remedy=f"Number them from 0 to {max(count_numbers) - 1}, or raise the count.",
@@ -108,8 +109,8 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the role that the finding names.
 
-    Known limits: A script that reads TRAINING_ROLE itself, without fleet, may know other roles. A job in which nothing
-    else is about Paddle is not judged.
+    Known limits: A script that reads TRAINING_ROLE itself, without fleet, may know other roles. A job without any other
+    sign of Paddle is not judged.
     """
     claim_texts = (f"{claim.quantity} {claim.span.snippet}".lower() for claim in job.claims)
     if not any("paddle" in text for text in claim_texts):
@@ -119,7 +120,9 @@ def training_role_unknown(job: Job) -> Iterator[Verdict]:
         )
         if unread_launch is not None and job.about("ps_role"):
             yield unknown(
-                job.name, f"`{unread_launch.program}` is not among the files, and may use Paddle", at=unread_launch
+                job.name,
+                f"`{unread_launch.program}` is not one of the job's files, and may use Paddle",
+                at=unread_launch,
             )
         else:
             yield not_applicable(job.name, "nothing in the job uses Paddle")
@@ -162,18 +165,19 @@ def own_endpoint_of_wrong_role(job: Job) -> Iterator[Verdict]:
     """A server's own endpoint is not in the list of servers, or a trainer's is.
 
     What it checks: POD_IP:PADDLE_PORT (or PADDLE_CURRENT_ENDPOINT) of a server is in the list of servers, written the
-    same way. PADDLE_CURRENT_ENDPOINT of a trainer is not, which is a warning. If the list has the host with another
-    port, the finding points at the port. It also does so if POD_IP is set elsewhere and no server in the list has that
-    port.
+    same way. PADDLE_CURRENT_ENDPOINT of a trainer is not in it (otherwise a warning). The finding is at the port if the
+    list has the host with another port, or if POD_IP is set elsewhere and no server in the list has that port.
 
     Why it matters: A server finds its index by looking itself up in the list and stops when it is not there; a trainer
-    at a server's endpoint takes the server's port, or is waited for as a server, in scripts that read it.
+    at a server's endpoint uses the server's port, or, in scripts that read the endpoint, others wait for it as a
+    server.
 
-    Example: `POD_IP=10.0.0.3 PADDLE_PORT=6170` with a list that holds 10.0.0.1:6170 and 10.0.0.2:6170.
+    Example: `POD_IP=10.0.0.3 PADDLE_PORT=6170` with a list that contains 10.0.0.1:6170 and 10.0.0.2:6170.
 
     Fix: Write the endpoint in the list and in the process's own variables the same way.
 
-    Known limits: A host given by name in one place and by address in the other is reported: Paddle compares strings.
+    Known limits: A host that is written as a name in one place and as an address in the other is reported, because
+    Paddle compares strings.
     """
     for launch in job.launches:
         own = job.setting("ps_current_endpoint", launch.scope)
@@ -227,7 +231,7 @@ def _unlisted_port_finding(launch: Launch, port: Claim, servers: Claim) -> Verdi
         f"that port, only with {' and '.join(listed_ports)}.",
         at=port,
         also=((servers, "the servers"),),
-        remedy="Write the server's port the same way in both places.",
+        remedy="Use the same server port in both places.",
     )
 
 
@@ -236,7 +240,7 @@ def _misplaced_finding(
 ) -> Verdict:
     """Return the finding at the part of the endpoint that differs: the port, if the list contains the host."""
     same_host = [entry for entry in endpoints((servers,)) if host_of(entry) == host_of(own_address)]
-    fault = "does not list it" if is_server else "lists it as a server"
+    fault = "does not list this endpoint" if is_server else "lists it as a server"
     if is_server and same_host:
         fault = f"lists that host with {' or '.join(entry.rpartition(':')[2] for entry in same_host)} only"
     parts = [own] if port is None else [own, port]
@@ -248,7 +252,7 @@ def _misplaced_finding(
         f" {placed(servers)} {fault}.",
         at=parts[0],
         also=(*((part, "the other part") for part in parts[1:]), (servers, "the servers")),
-        remedy="Write the server's endpoint the same way in both places."
+        remedy="Use the same server endpoint in both places."
         if is_server
         else "Give the trainer its own port, or the role PSERVER.",
         severity=Severity.ERROR if is_server else Severity.WARNING,
@@ -276,7 +280,7 @@ def parameter_server_missing_in_paddle(question: SubjectQuestion) -> Verdict | N
 
     What it checks: A job that starts parameter servers does not request PaddlePaddle 3.1.1 or newer.
 
-    Why it matters: From 3.1.1 on the wheels have no parameter server. The launcher still accepts the options and starts
+    Why it matters: Since 3.1.1, the wheels have no parameter server. The launcher still accepts the options and starts
     all processes, and the job dies in `minimize` with an unrelated import error.
 
     Example: `pip install paddlepaddle==3.3.1` and `fleetrun --server_num=1 --trainer_num=2 train.py`.
@@ -324,15 +328,15 @@ def endpoint_listed_twice(job: Job) -> Iterator[Verdict]:
 
     What it checks: No endpoint occurs twice among the servers, twice among the trainers, or in both lists.
 
-    Why it matters: The second process cannot listen there and stops, or trainers treat one server as two, and part of
-    the parameters is never updated.
+    Why it matters: The second process cannot listen there and stops, or trainers treat one server as two, and some
+    parameters are never updated.
 
     Example: `--servers=10.0.0.1:6170,10.0.0.1:6170`.
 
-    Fix: Give each process on one host its own port.
+    Fix: Give each process on a host its own port.
 
-    Known limits: Entries without a port are not compared. The same process written once by name and once by address is
-    not recognised.
+    Known limits: Entries without a port are not compared. A process that is written once by name and once by address is
+    not recognized.
     """
     for subject, scope, launch in subjects(job):
         servers = job.value_claims("ps_server_endpoints", scope)
@@ -380,10 +384,10 @@ def _has_port(endpoint: str) -> bool:
 def server_lists_differ(job: Job) -> Iterator[Verdict]:
     """Processes of one parameter-server job have different lists of servers.
 
-    What it checks: All launch lines of one program that carry a list of servers carry the same one, in the same order.
+    What it checks: All launch lines of one program that have a list of servers have the same list, in the same order.
 
-    Why it matters: Parameters are assigned to servers by their position in the list. With a different order or length
-    two trainers look for one parameter on different servers: training silently goes wrong, or waits forever.
+    Why it matters: Parameters are assigned to servers by their position in the list. With a different order or length,
+    two trainers look for the same parameter on different servers: training is silently wrong, or waits forever.
 
     Example: A server started with `10.0.0.1:6170,10.0.0.2:6170`, a trainer with `10.0.0.2:6170,10.0.0.1:6170`.
 
@@ -395,7 +399,7 @@ def server_lists_differ(job: Job) -> Iterator[Verdict]:
     lists = [(launch, job.setting("ps_server_endpoints", launch.scope)) for launch in job.launches]
     lists = [(launch, claims) for launch, claims in lists if claims]
     if len(lists) < 2:
-        yield not_applicable(job.name, "no two launches carry a list of servers")
+        yield not_applicable(job.name, "no two launches have a list of servers")
         return
     first, first_claims = lists[0]
     reported_lists: list[Sequence[str]] = []
@@ -462,14 +466,14 @@ def _is_served_by(job: Job, launch: Launch, other: Launch, lists: Sequence[tuple
 def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
     """The number of servers or trainers differs from the length of their list.
 
-    What it checks: `--server_num` is compared with `--servers`, `--trainer_num` with `--workers`, and
-    PADDLE_TRAINERS_NUM with PADDLE_TRAINER_ENDPOINTS.
+    What it checks: `--server_num` equals the length of `--servers`, `--trainer_num` that of `--workers`, and
+    PADDLE_TRAINERS_NUM that of PADDLE_TRAINER_ENDPOINTS.
 
     Why it matters: Servers wait for trainers that do not exist, or ignore some trainers.
 
     Example: `fleetrun --server_num=2 --servers=10.0.0.1:6170 ...`.
 
-    Fix: Leave out the number where there is a list.
+    Fix: Omit the number if there is a list.
 
     Known limits: Only numbers and lists of one launch are compared.
     """
@@ -490,10 +494,10 @@ def role_count_differs_from_list(job: Job) -> Iterator[Verdict]:
             if length and count and length not in count:
                 yield failed(
                     subject,
-                    f"{quoted(counts[0])} gives {count[0]}, but {placed(lists[0])} lists {length}.",
+                    f"{quoted(counts[0])} sets {count[0]}, but {placed(lists[0])} lists {length}.",
                     at=counts[0],
                     also=((lists[0], f"{length} entries"),),
-                    remedy=f"Remove the number, or make it {length}.",
+                    remedy=f"Remove the number, or change it to {length}.",
                 )
             else:
                 yield passed(subject)
@@ -514,7 +518,7 @@ def _is_derived_from_list(job: Job, claim: Claim, listed: str, scope: Scope) -> 
 def servers_all_on_one_host(question: SubjectQuestion) -> Verdict | None:
     """All parameter servers share one host although the trainers are spread over several.
 
-    What it checks: Where trainers are on two hosts or more, two or more servers are not all on the same one.
+    What it checks: If trainers are on two or more hosts, two or more servers are not all on the same host.
 
     Why it matters: Every parameter of every trainer goes through one network card and one host's memory, so more
     servers do not help.
@@ -530,8 +534,8 @@ def servers_all_on_one_host(question: SubjectQuestion) -> Verdict | None:
     if len(server_hosts) > 1 and len(set(server_hosts)) == 1 and len(worker_hosts) > 1:
         return failed(
             question.subject,
-            f"{quoted(servers[0])} puts all {len(server_hosts)} servers on {server_hosts[0]}, while the trainers are"
-            f" on {len(worker_hosts)} hosts.",
+            f"{quoted(servers[0])} puts all {len(server_hosts)} servers on {server_hosts[0]}, but the trainers are "
+            f"on {len(worker_hosts)} hosts.",
             at=servers[0],
             also=((workers[0], "the trainers"),),
             remedy="Spread the servers over the hosts.",
@@ -574,7 +578,7 @@ def loopback_among_remote_endpoints(question: SubjectQuestion) -> Verdict | None
             + f": on every other host {host_of(entry)} means that host itself.",
             at=claim,
             also=() if remote_claim is claim else ((remote_claim, f"lists {remote}"),),
-            remedy=f"Replace {host_of(entry)} by the address that the other hosts can reach.",
+            remedy=f"Replace {host_of(entry)} with an address that the other hosts can reach.",
         )
     return None
 
@@ -624,15 +628,15 @@ def _is_on_several_hosts(job: Job, launch: Launch) -> bool:
 def fewer_trainers_started_than_declared(job: Job) -> Iterator[Verdict]:
     """A script starts fewer trainers than PADDLE_TRAINERS_NUM tells the servers to expect.
 
-    What it checks: Where servers and trainers of one program are started side by side on one host, there are as many
+    What it checks: If servers and trainers of one program are started next to each other on one host, there are as many
     trainers, with different indices, as PADDLE_TRAINERS_NUM states.
 
-    Why it matters: Servers in synchronous mode wait for every trainer at each step: with one missing no trainer gets
+    Why it matters: Servers in synchronous mode wait for every trainer at each step: if one is missing, no trainer gets
     past the first step.
 
     Example: `export PADDLE_TRAINERS_NUM=2` and then one server and `PADDLE_TRAINER_ID=0` only.
 
-    Fix: Start the missing trainers, or lower the number.
+    Fix: Start the missing trainers, or reduce the number.
 
     Known limits: If the endpoints name several hosts the others may be started elsewhere, and nothing is reported. With
     a loop of unknown length the result is unknown.
@@ -665,13 +669,12 @@ def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]
     names = join_some([str(number) for number in missing], 8)
     return failed(
         subject,
-        f"{quoted(counts[0])} declares {expected} trainers, but only {len(indices_started)} are started with the"
-        " servers"
-        f" ({'index' if len(indices_started) == 1 else 'indices'} {', '.join(map(str, sorted(indices_started)))}):"
-        f" the servers wait for trainer {names} forever.",
+        f"{quoted(counts[0])} declares {expected} trainers, but only {len(indices_started)} are started together "
+        f"with the servers ({'index' if len(indices_started) == 1 else 'indices'} "
+        f"{', '.join(map(str, sorted(indices_started)))}): the servers wait for trainer {names} forever.",
         at=counts[0],
         also=tuple((launch, "a trainer") for launch in trainers[:4]),
-        remedy=f"Start trainer {names} too, or set PADDLE_TRAINERS_NUM to {len(indices_started)}.",
+        remedy=f"Also start trainer {names}, or set PADDLE_TRAINERS_NUM to {len(indices_started)}.",
     )
 
 
@@ -684,9 +687,9 @@ def _count_verdict(job: Job, group: Sequence[Launch], trainers: Sequence[Launch]
 def index_of_role_twice(job: Job) -> Iterator[Verdict]:
     """Two trainers, or two servers, that run at the same time have the same index.
 
-    What it checks: Trainers of one list of servers that are started in the background of one script, or by scripts that
-    are numbered like nodes, have different indices, and so do servers, whose index is the position of their endpoint in
-    the list.
+    What it checks: Trainers of one list of servers that are started in the background of one script, or by scripts with
+    numbered names, one per node, have different indices, and so do servers, whose index is the position of their
+    endpoint in the list.
 
     Why it matters: The servers treat the two trainers as one and wait for the other index forever. Two servers with one
     endpoint cannot both listen on it, and the trainers wait for a server that was never started.
@@ -695,7 +698,7 @@ def index_of_role_twice(job: Job) -> Iterator[Verdict]:
 
     Fix: Count the indices from 0, one for each trainer.
 
-    Known limits: Launches that run one after the other, and those of files with other names, are not compared.
+    Known limits: Launches that run one after the other, and launches in files with other names are not compared.
     """
     for group in _launches_by_program(job):
         for role, noun in (("TRAINER", "trainer"), ("PSERVER", "server")):
@@ -764,10 +767,10 @@ def trainer_started_with_its_server(job: Job) -> Iterator[Verdict]:
 
     Example: `for r in PSERVER TRAINER; do TRAINING_ROLE=$r python train.py & done`.
 
-    Fix: Start the servers first and wait until their ports answer, or set `wait_port` of the transpiler.
+    Fix: Start the servers first and wait until their ports accept connections, or set `wait_port` of the transpiler.
 
     Known limits: If the lines are further apart, the script may wait in between. Whether the program waits is known
-    only if it is among the files.
+    only if it is one of the job's files.
     """
     for group in _launches_by_program(job):
         for launch in group:
@@ -802,8 +805,8 @@ def _waits_for_servers(job: Job, trainer: Launch, server: Launch) -> Verdict:
         return passed(trainer.id)
     return failed(
         trainer.id,
-        f"{quoted(role)}: trainers are started together with their servers, and nothing waits until the servers"
-        " listen.",
+        f"{quoted(role)}: trainers are started together with their servers, but nothing waits until the servers "
+        "listen.",
         at=trainer,
         also=((role, "the roles"),),
         remedy="Start the servers first and wait for their ports (`nc -z host port`) before the trainers.",
@@ -823,13 +826,12 @@ def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
     What it checks: A launch with `--servers` and `--workers` on several hosts also gives `--http_port`, unless
     PADDLE_WITH_GLOO is 0 or the port comes from `--gloo_port`.
 
-    Why it matters: Without `--http_port` the launcher chooses a port that is free on the host where it runs, and passes
-    it only to its own processes. Processes of the other hosts look for Gloo at another port: barriers and global
-    shuffles hang.
+    Why it matters: Without `--http_port`, the launcher chooses a port that is free on its own host, and passes it only
+    to its own processes. Processes of the other hosts look for Gloo at another port: barriers and global shuffles hang.
 
     Example: `fleetrun --servers=10.0.0.1:6170,10.0.0.2:6170 --workers=10.0.0.1:6171,10.0.0.2:6171 train.py`.
 
-    Fix: Give the same `--http_port` on every host, a port free on the host of the first server.
+    Fix: Give the same `--http_port` on every host, which must be free on the host of the first server.
 
     Known limits: A job that never uses Gloo (PADDLE_WITH_GLOO unset in PaddlePaddle 2.1 to 2.6, no barrier, no global
     shuffle) runs without it.
@@ -852,8 +854,8 @@ def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
         if verdict is None and len(hosts) > 1 and not all(is_loopback(host) for host in hosts):
             verdict = failed(
                 launch.id,
-                f"{quoted(servers[0])} and {quoted(workers[0])} span {len(hosts)} hosts without --http_port: each"
-                " host chooses its own free port, and Gloo's processes do not find each other.",
+                f"{quoted(servers[0])} and {quoted(workers[0])} span {len(hosts)} hosts without --http_port: each "
+                "host chooses its own free port, so Gloo's processes cannot find each other.",
                 at=launch,
                 also=((servers[0], "the servers"),),
                 remedy="Add the same --http_port to the launch line of every host.",
@@ -862,7 +864,7 @@ def gloo_port_left_to_chance(job: Job) -> Iterator[Verdict]:
 
 
 def _avoids_gloo_rendezvous(job: Job, launch: Launch) -> bool:
-    """Return whether the launch switches Gloo off, or sets its endpoint itself."""
+    """Return whether the launch disables Gloo, or sets its endpoint itself."""
     switch = job.setting("env.PADDLE_WITH_GLOO", launch.scope)
     own_endpoint = job.setting("env.PADDLE_GLOO_HTTP_ENDPOINT", launch.scope)
     return bool(own_endpoint) or (bool(switch) and set(texts(job_value(switch))) == {"0"})

@@ -32,10 +32,10 @@ _FIRST_WITH_CLOSE = "0.15"
     each=claims_about("imports_fluid", also=(lambda job, scope: job.value_claims("paddle_version", scope),)),
 )
 def fluid_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:
-    """A script imports paddle.fluid, and the job installs a Paddle release that no longer has it.
+    """A script imports paddle.fluid, but the job installs a Paddle release that no longer has it.
 
-    What it checks: Where a script imports paddle.fluid, the PaddlePaddle release that the job's files name is older
-    than 2.5.
+    What it checks: If a script imports paddle.fluid, the PaddlePaddle release that the job's files name is older than
+    2.5.
 
     Why it matters: The import fails on every rank, after the job has been scheduled and placed.
 
@@ -53,8 +53,8 @@ def fluid_missing_in_paddle(question: SubjectQuestion) -> Verdict | None:
         return None
     return failed(
         question.subject,
-        f"{quoted(claim)}: {placed(versions[0])} is PaddlePaddle {releases[0]}, which has no paddle.fluid (since"
-        f" {_FIRST_WITHOUT_FLUID}).",
+        f"{quoted(claim)}: {placed(versions[0])} is PaddlePaddle {releases[0]}, but paddle.fluid was removed in "
+        f"{_FIRST_WITHOUT_FLUID}.",
         at=claim,
         also=((versions[0], "the release"),),
         remedy="Pin a release before 2.5, or use paddle.static and paddle.distributed.fleet.",
@@ -78,22 +78,22 @@ def is_at_least_release(first: str, text: str) -> bool:
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
     applies_to="paddlepaddle < 2.0 (Fluid)",
-    otherwise="no script trains a transpiled program with its own executor",
+    otherwise="no script trains a transpiled program with an executor that it creates",
 )
 def executor_never_closed(job: Job) -> Iterator[Verdict]:
     """A trainer of the transpiler ends without notifying its servers.
 
-    What it checks: A script that transpiles for parameter servers and trains by an Executor calls its `close()`.
+    What it checks: A script that transpiles for parameter servers and trains with an Executor calls its `close()`.
 
-    Why it matters: `close()` notifies the servers that this trainer is done. Without it they never end: the job holds
-    its hosts until someone kills it, although training succeeded.
+    Why it matters: `close()` notifies the servers that this trainer has finished. Without it they never end: the job
+    occupies its hosts until someone kills it, although training succeeded.
 
     Example: `exe.run(t.get_trainer_program(), ...)` in a loop, and nothing after it.
 
     Fix: Call `exe.close()` when training has ended.
 
     Known limits: Releases before 0.15 have no `close()`, and are not judged; nor is a script that passes the program to
-    another script, or to a trainer class. Unless the processes are started by hand, the finding is only a hint: a
+    another script, or to a trainer class. Unless the processes are started manually, the finding is only a hint: a
     controller may end the servers.
     """
     for subject, scope, claim in distinct_claims(job, "executor_closed"):
@@ -110,8 +110,8 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 subject,
-                f"{quoted(claim)} is never closed: the servers of {placed(owner)} do not learn that training has ended,"
-                " and never exit.",
+                f"{quoted(claim)} is never closed: the servers of {placed(owner)} never learn that training has "
+                "ended, and do not exit.",
                 at=claim,
                 also=((owner, "the transpiler"),),
                 remedy="Call `close()` on the executor when training has ended.",
@@ -124,10 +124,10 @@ def executor_never_closed(job: Job) -> Iterator[Verdict]:
     "parallel-environment-never-made",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no script of Paddle's launcher wraps its model",
+    otherwise="no script that Paddle's launcher starts wraps its model",
 )
 def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
-    """A model is wrapped in paddle.DataParallel but the parallel environment is never initialised.
+    """A model is wrapped in paddle.DataParallel but the parallel environment is never initialized.
 
     What it checks: A script that Paddle's launcher starts and that wraps its model in paddle.DataParallel calls
     init_parallel_env, fleet.init or prepare_context, itself or in its own module.
@@ -139,7 +139,7 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
 
     Fix: Call `paddle.distributed.init_parallel_env()` first.
 
-    Known limits: A library that makes the call is not recognized.
+    Known limits: A call in a library is not recognized.
     """
     judged_lines: set[tuple[str, int]] = set()
     for subject, scope, launch in subjects(job):
@@ -158,7 +158,7 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
                 f"{quoted(wrappers[0])}: nothing calls init_parallel_env or fleet.init, so each process trains alone.",
                 at=wrappers[0],
                 also=((launch, "starts the processes"),),
-                remedy="Call `paddle.distributed.init_parallel_env()` before it.",
+                remedy="Call `paddle.distributed.init_parallel_env()` first.",
             )
 
 
@@ -176,10 +176,10 @@ def parallel_environment_never_made(job: Job) -> Iterator[Verdict]:
 def distributed_option_with_one_trainer(question: LaunchQuestion) -> Verdict | None:
     """The program has an option for distributed training, but the job has one trainer.
 
-    What it checks: A program started by hand with `--dist`, `--distributed`, `--is_distributed` or `--use_dist` is
-    given more than one trainer where PADDLE_TRAINERS_NUM is set.
+    What it checks: A program that is started manually with `--dist`, `--distributed`, `--is_distributed` or
+    `--use_dist` is given more than one trainer where PADDLE_TRAINERS_NUM is set.
 
-    Why it matters: The program waits for peers that no variable names: on one machine it hangs.
+    Why it matters: The program waits for peers that do not exist, and hangs.
 
     Example: `export PADDLE_TRAINERS_NUM=1` and `python tools/train.py -c c.yml --dist`.
 
@@ -197,7 +197,7 @@ def distributed_option_with_one_trainer(question: LaunchQuestion) -> Verdict | N
         " the program waits for peers that are never started.",
         at=launch,
         also=((counts[0], "one trainer"),),
-        remedy=f"Remove `{option}` if there is one trainer.",
+        remedy=f"Remove `{option}` if there is only one trainer.",
     )
 
 
@@ -219,7 +219,7 @@ def _distributed_option(launch: Launch) -> str:
     "gpu-launch-with-cpu-wheel",
     severity=Severity.ERROR,
     applies_to="paddlepaddle 2.0 to 2.2",
-    otherwise="no launch of Paddle's launcher installs Paddle",
+    otherwise="no job that uses Paddle's launcher installs Paddle",
 )
 def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
     """Paddle's launcher starts a GPU job, but the files install the CPU wheel.
@@ -234,9 +234,9 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
 
     Fix: Install paddlepaddle-gpu of the same release.
 
-    Known limits: For releases outside 2.0 to 2.2 this is a warning, and only where the launch names GPUs, unless the
-    program uses the collective Fleet of Fluid, which trains on GPUs only. From 3.0 on the wheels of both kinds may come
-    from their own index and are not judged.
+    Known limits: For releases outside 2.0 to 2.2 this is a warning, and only if the launch names GPUs, unless the
+    program uses Fluid's collective Fleet, which trains only on GPUs. Since 3.0, both kinds of wheels may come from
+    Paddle's own index and are not judged.
     """
     for launch in job.launches:
         wheels = [c for c in job.about("package", launch.scope) if any("paddlepaddle" in t for t in texts(c.value))]
@@ -248,24 +248,24 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
         if any(re.search(r"paddle[-_]gpu", wheel.spelling) for wheel in wheels) or _starts_servers(job, launch):
             yield passed(launch.id)
         elif not release:
-            yield unknown(launch.id, f"{quoted(claim)} names no release", at=claim)
+            yield unknown(launch.id, f"{quoted(claim)} does not name a release", at=claim)
         elif _OLD_LAUNCHER_RELEASES.match(release) and not _MODE_OPTIONS.search(launch.span.snippet):
             yield failed(
                 launch.id,
-                f"{quoted(claim)} is Paddle without CUDA: the launcher finds no GPU, treats the job as a "
-                f"parameter-server job and stops, because no server is given.",
+                f"{quoted(claim)} is Paddle without CUDA: the launcher finds no GPU, assumes a parameter-server job "
+                "and stops, because no server is given.",
                 at=claim,
                 also=((launch, "started here"),),
-                remedy="Install paddlepaddle-gpu of this release.",
+                remedy="Install this release of paddlepaddle-gpu.",
             )
         elif collective_claim := _fluid_collective(job, launch):
             yield failed(
                 launch.id,
-                f"{quoted(claim)} is Paddle without CUDA, but {placed(collective_claim)} makes Fluid's collective"
-                " Fleet, which needs NCCL: every rank stops (`Operator gen_nccl_id has not been registered`).",
+                f"{quoted(claim)} is Paddle without CUDA, but {placed(collective_claim)} selects Fluid's collective "
+                "Fleet, which needs NCCL: every rank stops (`Operator gen_nccl_id has not been registered`).",
                 at=claim,
                 also=((collective_claim, "the collective role"),),
-                remedy="Install paddlepaddle-gpu of this release.",
+                remedy="Install this release of paddlepaddle-gpu.",
             )
         elif devices and not release.startswith("3"):
             yield failed(
@@ -273,9 +273,9 @@ def gpu_launch_with_cpu_wheel(job: Job) -> Iterator[Verdict]:
                 f"{quoted(claim)} is Paddle without CUDA, but {placed(devices[0])} names GPUs.",
                 at=claim,
                 also=((devices[0], "GPUs"),),
-                remedy="Install paddlepaddle-gpu of this release."
+                remedy="Install this release of paddlepaddle-gpu."
                 if "paddlepaddle=" in claim.spelling
-                else "Use the image for GPUs, whose tag contains -gpu.",
+                else "Use the GPU image, whose tag contains -gpu.",
                 severity=Severity.WARNING,
             )
         else:
@@ -305,7 +305,7 @@ def _starts_servers(job: Job, launch: Launch) -> bool:
     "test-program-cloned-after-minimize",
     severity=Severity.WARNING,
     confidence=Confidence.LOW,
-    otherwise="no function both clones a program for a test and minimizes it",
+    otherwise="no function both clones a program for testing and minimizes it",
 )
 def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
     """The program for evaluation is cloned after the optimizer has been added to it.
@@ -319,11 +319,15 @@ def test_program_cloned_after_minimize(job: Job) -> Iterator[Verdict]:
 
     Fix: Clone first, then minimize.
 
-    Known limits: From 1.6 on the clone is pruned; a script that does not use `paddle.fluid` gets a hint only.
+    Known limits: Since 1.6, the clone is pruned; a script that does not use `paddle.fluid` gets only a hint.
     """
     for subject, scope, claim in distinct_claims(job, "test_program_cloned"):
         if claim.alternatives != ("after",):
-            yield passed(subject) if claim.alternatives else unknown(subject, f"{quoted(claim)}: the order is unknown")
+            yield (
+                passed(subject)
+                if claim.alternatives
+                else unknown(subject, f"{quoted(claim)}: the order of the calls is unknown")
+            )
             continue
         minimize = claim.because[0]
         uses_fluid = "fluid" in claim.spelling + minimize.spelling or bool(job.about("transpiler", scope))
@@ -383,7 +387,7 @@ def startup_program_never_run(job: Job) -> Iterator[Verdict]:
 def evaluation_clone_keeps_training_mode(question: SubjectQuestion) -> Verdict | None:
     """A program is cloned for evaluation without `for_test=True`.
 
-    What it checks: `clone` of a program whose variable or function is named for evaluation gets `for_test=True`.
+    What it checks: If the name of the variable or function suggests evaluation, `clone` is called with `for_test=True`.
 
     Why it matters: The clone keeps dropout, the batch statistics of BatchNorm, and after `minimize` the optimizer:
     evaluation gives random results and trains on the evaluation data.
@@ -392,13 +396,13 @@ def evaluation_clone_keeps_training_mode(question: SubjectQuestion) -> Verdict |
 
     Fix: `test_program = main_program.clone(for_test=True)`, before `minimize`.
 
-    Known limits: The purpose is known from names only: test, eval, infer, valid or pred. A `for_test` that is computed
-    is not judged.
+    Known limits: The purpose is recognized only by names: test, eval, infer, valid or pred. A computed `for_test` is
+    not judged.
     """
     (claim,) = question.claims
     return failed(
         question.subject,
-        f"{quoted(claim)} is used for evaluation, but without for_test=True it is a program for training.",
+        f"{quoted(claim)} is used for evaluation, but without for_test=True it is a training program.",
         at=claim,
         remedy="Clone with for_test=True, before minimize.",
     )
@@ -414,18 +418,18 @@ def evaluation_clone_keeps_training_mode(question: SubjectQuestion) -> Verdict |
 def program_input_not_fed(job: Job) -> Iterator[Verdict]:
     """A run of a static program does not feed an input that its loss needs.
 
-    What it checks: Each `Executor.run` that fetches the loss, and each data set of `train_from_dataset`, gives every
-    data layer that the loss is computed from.
+    What it checks: Each `Executor.run` that fetches the loss, and each data set of `train_from_dataset`, feeds every
+    data layer from which the loss is computed.
 
     Why it matters: The input has no memory: the first step stops with "Tensor holds no memory" or "feed ... not found",
     on every rank, after the whole job has been placed and started.
 
-    Example: `exe.run(feed={"x": image}, fetch_list=[loss])`, where the loss needs `y` as well.
+    Example: `exe.run(feed={"x": image}, fetch_list=[loss])`, where the loss also needs `y`.
 
-    Fix: Give all inputs, under the names of their data layers.
+    Fix: Feed all inputs, under the names of their data layers.
 
-    Known limits: Only where layers, loss and feed are in one script, with literal names. A program that reads through
-    `py_reader` or a generator is not judged.
+    Known limits: Judged only if layers, loss and feed are in one script, with literal names. A program that reads
+    through `py_reader` or a generator is not judged.
     """
     for subject, _, claim in distinct_claims(job, "inputs_not_fed"):
         names = joined(name for value in claim.alternatives if isinstance(value, tuple) for name in value)
@@ -434,14 +438,14 @@ def program_input_not_fed(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             subject,
-            f"{quoted(claim)} leaves out {names}, which the loss is computed from: the first step stops.",
+            f"{quoted(claim)} leaves out {names}, from which the loss is computed: the first step fails.",
             at=claim,
-            remedy=f"Give {names} too, under the name of its data layer.",
+            remedy=f"Also feed {names}, under the name of its data layer.",
         )
 
 
 def _tests_role(condition: str) -> bool:
-    """Return whether a condition tests the role of the process only, so that trainers take its branch."""
+    """Return whether a condition tests only the role of the process, so that trainers take its branch."""
     words = ("is_worker", "is_server", "PSERVER", "TRAINER", "role")
     return " and " not in condition and any(word in condition for word in words)
 
@@ -451,22 +455,22 @@ def _tests_role(condition: str) -> bool:
     "served-table-without-servers",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no script runs a program that uses a table of parameter servers",
+    otherwise="no script runs a program with a table on parameter servers",
 )
 def served_table_without_servers(job: Job) -> Iterator[Verdict]:
-    """A table that only parameter servers hold is used in a program that runs without servers.
+    """A table that exists only on parameter servers is used in a program that runs without servers.
 
     What it checks: A script with `sparse_embedding`, or an embedding with `is_distributed=True`, starts Fleet or
     transpiles its program.
 
     Why it matters: The trainer has no such table: rows are fetched from a server. Run locally, the program stops at its
-    first step or looks up a table that is never initialised.
+    first step or looks up a table that is never initialized.
 
     Example: `paddle.static.nn.sparse_embedding(ids, size=[1000000, 16])` in a script started by `python train.py`.
 
     Fix: Locally: `paddle.static.nn.embedding(ids, size, is_sparse=True)`. Otherwise start it with servers.
 
-    Known limits: Only where the script itself minimizes and runs its program, and no other file of the job starts
+    Known limits: Judged only if the script itself minimizes and runs its program, and no other file of the job starts
     Fleet.
     """
     for subject, scope, table in distinct_claims(job, "served_table"):
@@ -485,7 +489,8 @@ def served_table_without_servers(job: Job) -> Iterator[Verdict]:
                 f"{quoted(table)} keeps its table on parameter servers, but nothing starts Fleet or transpiles the"
                 " program.",
                 at=table,
-                remedy="Run it with parameter servers, or use embedding(..., is_sparse=True) without is_distributed.",
+                remedy="Run the program with parameter servers, or use embedding(..., is_sparse=True) without "
+                "is_distributed.",
             )
 
 

@@ -1,4 +1,6 @@
-"""Rendezvous addresses, ports and node ranks: invalid host names, and values that must or must not differ by node."""
+"""Rendezvous addresses, ports and node ranks: invalid host names, and values that must or must not differ between
+nodes.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,8 @@ _FIRST_HOST = '$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)'
 def address_claims(job: Job, launch: Launch) -> tuple[Claim, ...]:
     """Return the claims that give the rendezvous address of a launch.
 
-    Arguments of init_process_group and of the launcher count. A script option's default does not, nor does MASTER_ADDR
-    if an agent sets it.
+    Arguments of init_process_group and of the launcher count. The default of a script option does not, and neither does
+    MASTER_ADDR if an agent sets it.
     """
     claims = [
         claim
@@ -55,7 +57,7 @@ def uses_default_address(job: Job, launch: Launch) -> bool:
 
 
 def backends(job: Job, launch: Launch) -> frozenset[str]:
-    """Return the rendezvous backends that a launch may use by its options, in lower case."""
+    """Return the rendezvous backends that a launch may use according to its options, in lower case."""
     claims = job.setting("rendezvous_backend", launch.scope)
     return frozenset(text.lower() for claim in claims for text in texts(claim.value))
 
@@ -69,10 +71,10 @@ def backends(job: Job, launch: Launch) -> frozenset[str]:
 def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
     """The rendezvous address of several nodes is loopback or unspecified, so each node reaches only itself.
 
-    What it checks: For a launch over more than one node, that the effective rendezvous endpoint or master address is
-    not loopback (127.x.x.x, localhost, ::1) and not the unspecified address (0.0.0.0, ::). The default that torchrun
-    uses when no address is given, 127.0.0.1, counts too. A launcher's configuration (Accelerate's) that no launch names
-    is checked in the same way, with a warning.
+    What it checks: For a launch over more than one node, the effective rendezvous endpoint or master address is neither
+    loopback (127.x.x.x, localhost, ::1) nor the unspecified address (0.0.0.0, ::). This includes 127.0.0.1, torchrun's
+    default if no address is given. A launcher's configuration (Accelerate's) that no launch names is checked in the
+    same way, with a warning.
 
     Why it matters: Every node but one then connects to itself. Nothing listens there, so the node waits for the
     rendezvous timeout, or opens its own store and waits for ranks that will never come.
@@ -82,9 +84,9 @@ def rendezvous_on_loopback(job: Job) -> Iterator[Verdict]:
     Fix: Give the name or address of the node of rank 0, in a Slurm job `$(scontrol show hostnames "$SLURM_JOB_NODELIST"
     | head -n1)`.
 
-    Known limits: Only reported where more than one node is certain. Not reported for node 0 where the lines of the
-    other nodes name another address, and where one script starts several nodes side by side on its own machine. A host
-    name that resolves to loopback on its own node is found by `preflight check`.
+    Known limits: Reported only if there is certainly more than one node. Not reported for node 0 if the lines of the
+    other nodes name another address, or if one script starts several nodes next to each other on its own machine.
+    `preflight check` finds a host name that resolves to loopback on its own node.
     """
     for launch in job.launches:
         nodes, node_claims = nodes_spanned(job, launch)
@@ -117,8 +119,8 @@ def _judge_configurations(job: Job) -> Iterator[Verdict]:
     ):
         verdict = failed(
             subject,
-            f"{quoted(addresses[0])} means the local node on every node, but {placed(nodes[0])} makes"
-            f" {joined(numbers(job_value(nodes)))} nodes meet there.",
+            f"{quoted(addresses[0])} means the local node on every node, but {placed(nodes[0])} makes "
+            f"{joined(numbers(job_value(nodes)))} nodes rendezvous there.",
             at=addresses[0],
             also=((nodes[0], f"{joined(numbers(job_value(nodes)))} nodes"),),
             remedy="Give the name or address of the node of rank 0.",
@@ -137,13 +139,13 @@ def _only_first_node_is_local(job: Job, launch: Launch) -> bool:
 
 
 def _each_node_is_a_group(job: Job, launch: Launch) -> bool:
-    """Return whether the program creates a group of one node's GPUs, which CFG002 reports."""
+    """Return whether the program creates a group from one node's GPUs, which CFG002 reports."""
     sizes = job.about("setting.torch_group.world_size", launch.scope)
     return bool(sizes) and all(Symbol.GPU_COUNT in symbols_in(claim.value) for claim in sizes)
 
 
 def _all_nodes_are_this_machine(job: Job, launch: Launch) -> bool:
-    """Return whether one script starts this node and another one side by side, without leaving the machine."""
+    """Return whether one script starts this node and another node next to each other on its own machine."""
     if not _runs_locally_in_background(launch):
         return False
     own_ranks = numbers(job_value(job.setting("node_rank", launch.scope)))
@@ -179,8 +181,8 @@ def _rendezvous_verdict(launch: Launch, addresses: tuple[Claim, ...], node_claim
     meaning = "is not an address to connect to" if is_unspecified(hosts[0]) else "means the local node on every node"
     return failed(
         launch.id,
-        f"{statement}{', which' if is_default else ''} {meaning}, but {placed(node_claims[0])} makes"
-        f" {count} nodes meet there: all but one will wait until rendezvous times out.",
+        f"{statement}{', which' if is_default else ''} {meaning}, but {placed(node_claims[0])} makes {count} nodes "
+        "rendezvous there: all but one will wait until the rendezvous times out.",
         at=launch if is_default else claim,
         also=((node_claims[0], f"{count} nodes"),),
         remedy="Give the name or address of the node of rank 0"
@@ -239,14 +241,14 @@ def is_evaluated_on_each_node(launch: Launch) -> bool | None:
 def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
     """Every node uses its own address as the common rendezvous address.
 
-    What it checks: Where a shell runs on each node (`srun bash -c '...'`), that the address given there is not the name
-    or address of the node it runs on (`$(hostname)`, `$HOSTNAME`, `$(hostname -I)`).
+    What it checks: If a shell runs on each node (`srun bash -c '...'`), the address is not the name or address of the
+    node that the shell runs on (`$(hostname)`, `$HOSTNAME`, `$(hostname -I)`).
 
     Why it matters: Each node opens its own rendezvous and waits for the others until it times out.
 
     Example: `srun bash -c 'torchrun --nnodes=2 --rdzv_endpoint=$(hostname):29500 ...'`.
 
-    Fix: Find the address once, in the batch script before srun, and export it: `export MASTER_ADDR=$(scontrol show
+    Fix: Determine the address once, in the batch script before srun, and export it: `export MASTER_ADDR=$(scontrol show
     hostnames "$SLURM_JOB_NODELIST" | head -n1)`.
 
     Known limits: The same words directly under srun, without a shell in between, are expanded once by the batch script
@@ -271,7 +273,7 @@ def rendezvous_address_differs_per_node(job: Job) -> Iterator[Verdict]:
                 " a different host each time, so every node waits at its own rendezvous.",
                 at=addresses[0],
                 also=((node_claims[0], f"{joined(numbers(nodes))} nodes"),),
-                remedy="Find the address once in the batch script, before srun, and export it"
+                remedy="Determine the address once in the batch script, before srun, and export it"
                 + (f": export MASTER_ADDR={_FIRST_HOST}." if _is_batch_job(job) else "."),
                 waits_at="rendezvous",
             )
@@ -300,14 +302,14 @@ _NODE_STARTERS = frozenset({"srun", "pdsh", "clush"})
     "RDV003",
     "node-rank-same-on-every-node",
     severity=Severity.ERROR,
-    otherwise="no launcher with a node rank is started on several nodes",
+    otherwise="no launcher that needs a node rank is started on several nodes",
 )
 def node_rank_same_on_every_node(job: Job) -> Iterator[Verdict]:
-    """Every node gets the same node rank: it is a fixed number, or the batch script expands it itself.
+    """Every node gets the same node rank: a fixed number, or a variable that the batch script expands.
 
-    What it checks: For a launcher that srun, pdsh or clush starts on several nodes with a static rendezvous, that its
-    node rank differs between nodes: not a fixed number, and not SLURM_NODEID or SLURM_PROCID expanded before srun runs.
-    For equal pods of a Kubernetes role, that the node rank is not a fixed number.
+    What it checks: If srun, pdsh or clush starts a launcher on several nodes with a static rendezvous, its node rank
+    differs between nodes: it is neither a fixed number, nor SLURM_NODEID or SLURM_PROCID expanded before srun runs. In
+    equal pods of a Kubernetes role, the node rank is not a fixed number.
 
     Why it matters: In the batch script both variables are 0, so every node claims to be node 0: the ranks collide, or
     all but one wait for the others until rendezvous times out.
@@ -354,8 +356,8 @@ def _role_verdict(job: Job, role: Role, launch: Launch) -> Verdict | None:
         return None
     return failed(
         launch.id,
-        f"{quoted(ranks[0])} is the node rank of each of the {joined(pods)} pods of {role.name or 'this object'}, but"
-        f" {quoted(required[0])} needs every rank once: the others wait.",
+        f"{quoted(ranks[0])} is the node rank of each of the {joined(pods)} pods of {role.name or 'this object'}, "
+        f"but {quoted(required[0])} needs each rank exactly once, so the pods wait.",
         at=ranks[0],
         also=((role.count, "equal pods"),),
         remedy="Derive the rank from the pod's index (JOB_COMPLETION_INDEX, the ordinal in its name), or use"
@@ -369,13 +371,15 @@ def _starter_name(launch: Launch) -> str:
 
 
 def _local_rank_verdict(launch: Launch, rank: Claim, required: Claim) -> Verdict:
-    """Return the finding on SLURM_LOCALID as node rank, which is 0 on every node, wherever it is expanded."""
+    """Return the finding on SLURM_LOCALID as node rank, which is 0 on every node, regardless of where it is
+    expanded.
+    """
     return failed(
         launch.id,
         f"{quoted(rank)} counts the tasks within a node, so it is 0 on every node that srun starts, but "
         f"{quoted(required)} needs ranks 0 to {int(max(numbers(required.value))) - 1}, each once.",
         at=rank,
-        also=((required, "needs each rank once"),),
+        also=((required, "needs each rank exactly once"),),
         remedy="Use $SLURM_NODEID, expanded by a shell on the node, or use --rdzv_backend=c10d, which needs no rank.",
         waits_at="rendezvous",
     )
@@ -388,7 +392,7 @@ def _missing_rank_verdict(launch: Launch, rank: Claim, required: Claim) -> Verdi
         f" {quoted(required)} needs ranks 0 to {int(max(numbers(required.value))) - 1}, each once: all nodes will"
         " wait.",
         at=rank,
-        also=((required, "needs each rank once"),),
+        also=((required, "needs each rank exactly once"),),
         remedy="Use --rdzv_backend=c10d --rdzv_endpoint=<first node>:<port>, which needs no rank, or give each node its"
         " rank: srun bash -c 'torchrun --node_rank=$SLURM_NODEID ...'.",
         waits_at="rendezvous",
@@ -441,7 +445,7 @@ def _node_rank_verdict(job: Job, launch: Launch, rank: Claim, required: Claim, c
 
 #: Patterns of values that are not a host name or address, and the fault in words.
 _ADDRESS_FAULTS = (
-    (re.compile(r"[^@\s]+@[^@\s]+"), "carries a user name, as for ssh"),
+    (re.compile(r"[^@\s]+@[^@\s]+"), "contains a user name, as for ssh"),
     (re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+"), "is a URL"),
     (re.compile(r"(?:\S+[,;]\s*)+\S+"), "is a list of hosts"),
     (re.compile(r"\S+(?:\s+\S+)+"), "contains several words"),
@@ -452,23 +456,23 @@ _ADDRESS_FAULTS = (
     "RDV029",
     "rendezvous-address-is-no-host",
     severity=Severity.ERROR,
-    otherwise="no launch gives the address of its rendezvous",
+    otherwise="no launch gives its rendezvous address",
     each=launches_with(lambda job, scope: address_claims(job, job.launch(scope.launch))),
 )
 def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
     """The rendezvous address is not a valid host name.
 
-    What it checks: The address at which the nodes meet (`--master_addr`, `main_process_ip`, MASTER_ADDR where it is in
-    force) carries no user name (`user@host`), scheme (`http://`), or second host.
+    What it checks: The rendezvous address of the nodes (`--master_addr`, `main_process_ip`, an effective MASTER_ADDR)
+    has no user name (`user@host`), scheme (`http://`) or second host.
 
-    Why it matters: No resolver knows such a name. Every node waits for the rendezvous, or stops because the name is not
-    known.
+    Why it matters: No resolver knows such a name. Every node waits for the rendezvous, or stops because the name is
+    unknown.
 
     Example: `main_process_ip: ubuntu@10.0.0.4`.
 
-    Fix: Give the bare host name or address of the node of rank 0.
+    Fix: Give only the host name or address of the node of rank 0.
 
-    Known limits: Only addresses that are written out are judged.
+    Known limits: Only literal addresses are judged.
     """
     addresses, launch = question.claims, question.of.launch
     faults = [(claim, fault) for claim in addresses if (fault := _address_fault(claim))]
@@ -477,16 +481,18 @@ def rendezvous_address_is_no_host(question: LaunchQuestion) -> Verdict | None:
     claim, fault = faults[0]
     return failed(
         question.subject,
-        f"The address of the rendezvous, {quoted(claim)}, {fault}: no node can resolve it.",
+        f"The rendezvous address {quoted(claim)} {fault}: no node can resolve it.",
         at=claim,
         also=((launch, "started here"),),
-        remedy="Give the bare host name or address of the node of rank 0.",
+        remedy="Give only the host name or address of the node of rank 0.",
         waits_at="rendezvous",
     )
 
 
 def _address_fault(claim: Claim) -> str:
-    """Return the fault of an address's first alternative if every alternative has a fault; otherwise an empty text."""
+    """Return the fault of an address's first alternative if every alternative has a fault; otherwise an empty
+    string.
+    """
     faults = [
         next((fault for pattern, fault in _ADDRESS_FAULTS if pattern.fullmatch(text)), "")
         for text in texts(claim.value)
@@ -504,13 +510,12 @@ def _address_fault(claim: Claim) -> str:
 def rendezvous_host_is_no_nodes_own_name(job: Job) -> Iterator[Verdict]:
     """The c10d endpoint uses a name that is not the node's own host name.
 
-    What it checks: With `--rdzv_backend=c10d` on several nodes, that the endpoint's host is the name of a node as the
-    scheduler gives it, not that name with a prefix or suffix (`${HEAD}i`, `ib-$HEAD`), and is in the job's own list of
-    hosts.
+    What it checks: With `--rdzv_backend=c10d` on several nodes, the endpoint's host is the scheduler's name of a node,
+    not that name with a prefix or suffix (`${HEAD}i`, `ib-$HEAD`), and is in the job's own list of hosts.
 
     Why it matters: Every torchrun compares the endpoint with its own host name, and the one that finds itself opens the
-    store. With an alias (of the InfiniBand interface, for example) no node does: all nodes connect, and the rendezvous
-    never forms.
+    store. With an alias (of the InfiniBand interface, for example) no node does: all nodes try to connect, and the
+    rendezvous never forms.
 
     Example: `HEAD=$(scontrol show hostnames $SLURM_JOB_NODELIST | head -n1)i` and `--rdzv_endpoint=$HEAD:6000`.
 
@@ -540,15 +545,15 @@ def _sets_is_host(job: Job, launch: Launch) -> bool:
 
 
 def _host_verdict(job: Job, launch: Launch, claim: Claim) -> Verdict:
-    remedy = "Give the name that `hostname` prints there, or the node's address, or --rdzv_conf=is_host=1 on that node."
+    remedy = "Give the name that `hostname` prints there, the node's address, or --rdzv_conf=is_host=1 on that node."
     symbols = symbols_in(claim.value)
     prefix, suffix = affixes_of(claim.value)
     if Symbol.FIRST_ALLOCATED_HOST in symbols and (prefix or (suffix and not suffix.startswith("."))):
         return failed(
             launch.id,
-            f"{quoted(claim)} is the first host's name with `{prefix or suffix}` {'before' if prefix else 'after'}"
-            f" it: torchrun compares the endpoint with the node's own host name to decide which node opens the"
-            f" store, and no node has this name.",
+            f"{quoted(claim)} is the first host's name with `{prefix or suffix}` "
+            f"{'prepended' if prefix else 'appended'}: torchrun compares the endpoint with the node's own host name "
+            "to decide which node opens the store, and no node has this name.",
             at=claim,
             remedy=remedy,
         )
@@ -589,20 +594,19 @@ def _is_in_host_list(host: str, known_hosts: set[str]) -> bool:
     otherwise="no launch names a c10d endpoint",
 )
 def node_names_may_not_resolve(job: Job) -> Iterator[Verdict]:
-    """The nodes meet at an IP address, but the ranks connect to a host name that may not resolve.
+    """The nodes rendezvous at an IP address, but the ranks connect to a host name that may not resolve.
 
-    What it checks: If several nodes meet by c10d at an endpoint that is written as an address, that `--local-addr` (or
-    PET_LOCAL_ADDR) sets the address that each node advertises.
+    What it checks: If several nodes use c10d with an endpoint that is an IP address, `--local-addr` (or PET_LOCAL_ADDR)
+    sets the address that each node advertises.
 
-    Why it matters: Without it torchrun passes the ranks the host name that rank 0's node has for itself. Where names do
-    not resolve between nodes, as an endpoint by address suggests, the rendezvous forms and the process group then
-    hangs.
+    Why it matters: Without it, torchrun passes the own host name of rank 0's node to the ranks. If names do not resolve
+    between nodes, which an IP address as endpoint suggests, the rendezvous forms but the process group then hangs.
 
     Example: `PET_RDZV_BACKEND=c10d PET_RDZV_ENDPOINT=10.2.0.7:36123 PET_NNODES=2` without PET_LOCAL_ADDR.
 
     Fix: `--local-addr=$(hostname -I | cut -d" " -f1)` on each node, or names that all nodes resolve.
 
-    Known limits: Whether the names resolve is checked by `preflight check`; where they resolve, the launch is correct.
+    Known limits: `preflight check` checks whether the names resolve; if they do, the launch is correct.
     """
     for launch in job.launches:
         backend, hosts = job.setting("rendezvous_backend", launch.scope), job.setting("master_addr", launch.scope)
@@ -641,8 +645,8 @@ def _is_address(claim: Claim) -> bool:
 def _address_verdict(subject: str, claim: Claim) -> Verdict:
     return failed(
         subject,
-        f"{quoted(claim)} gives an address, but the ranks connect to the host name of the node of rank 0: if it"
-        " does not resolve on other nodes, they hang after the rendezvous.",
+        f"{quoted(claim)} gives an address, but the ranks connect to the host name of the node of rank 0: if that "
+        "name does not resolve on other nodes, they hang after the rendezvous.",
         at=claim,
         remedy="Give each node's own address with --local-addr (PET_LOCAL_ADDR), or make sure that names resolve.",
     )
@@ -656,7 +660,7 @@ _PORT_QUANTITIES = ("master_port", "rendezvous_endpoint", "rendezvous_id")
     "rendezvous-on-submission-host",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no launch uses the submission host as rendezvous",
+    otherwise="no launch uses the submission host as its rendezvous address",
 )
 def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
     """The rendezvous address is the host that the job was submitted from.
@@ -670,8 +674,8 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
 
     Fix: Use the first host of the allocation, in Slurm `$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n1)`.
 
-    Known limits: Where jobs are submitted from inside an allocation the submitting host may be a node of the job, so
-    this is a warning.
+    Known limits: If jobs are submitted from inside an allocation, the submitting host may be a node of the job, so this
+    is a warning.
     """
     for launch in job.launches:
         nodes, node_claims = nodes_spanned(job, launch)
@@ -697,7 +701,7 @@ def rendezvous_on_submission_host(job: Job) -> Iterator[Verdict]:
 
 
 @rule(
-    "RDV021", "rendezvous-port-random-on-each-node", severity=Severity.ERROR, otherwise="no launch draws a random port"
+    "RDV021", "rendezvous-port-random-on-each-node", severity=Severity.ERROR, otherwise="no launch uses a random port"
 )
 def rendezvous_port_random_on_each_node(job: Job) -> Iterator[Verdict]:
     """Every node, or every task, chooses its own random port for the common rendezvous.
@@ -839,7 +843,7 @@ def _task_verdicts(job: Job, launch: Launch, random_port: Claim) -> Iterator[Ver
         count = f"the {joined(numbers(ranks))} tasks" if certainly_several(ranks) else "the tasks"
         verdict = failed(
             launch.id,
-            f"{quoted(random_port)} is drawn in each of {count}, so each of them uses a different port.",
+            f"{quoted(random_port)} is drawn in each of {count}, so each uses a different port.",
             at=random_port,
             also=tuple((start, "started here") for start in launch.started_at[:1]),
             remedy="Draw it once before the tasks are started and export it, or derive it from the job id.",
@@ -868,8 +872,8 @@ def _port_on_each_node_verdict(job: Job, launch: Launch, random_port: Claim, cou
         return passed(launch.id)
     return failed(
         launch.id,
-        f"{quoted(random_port)} is drawn on each of the {count} nodes, so each of them uses a different"
-        f" {'id' if random_port.quantity == 'rendezvous_id' else 'port'}.",
+        f"{quoted(random_port)} is drawn on each of the {count} nodes, so each uses a different "
+        f"{'id' if random_port.quantity == 'rendezvous_id' else 'port'}.",
         at=random_port,
         remedy="Draw it once before the nodes are started, or derive it from the job id.",
         severity=Severity.WARNING if is_manual else None,
@@ -897,7 +901,7 @@ def _is_started_by_no_line(job: Job, launch: Launch, random_port: Claim) -> bool
     otherwise="no launch for several nodes depends on its node rank",
 )
 def node_rank_not_given(job: Job) -> Iterator[Verdict]:
-    """A torchrun line for several nodes with the static backend gives no node rank.
+    """A torchrun line for several nodes with the static backend does not set a node rank.
 
     What it checks: A line that is started manually (not by srun or mpirun) for more than one node, with `--master_addr`
     and no other backend, gives `--node_rank`, or another line of the job does for the other nodes.
@@ -920,7 +924,7 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
         if "srun" in launch.wrappers or not certainly_several(nodes) or uses_default_address(job, launch):
             continue
         if SUBMISSION in launch.wrappers:
-            yield unknown(launch.id, "the program that submits the line may add the node rank", at=launch)
+            yield unknown(launch.id, "the program that runs this command line may add the node rank", at=launch)
             continue
         if any(on_first_node_only(claim, launch) for claim in job.setting("nodes", launch.scope)):
             # Nothing starts the line on a second node, which SLU003 reports.
@@ -933,8 +937,9 @@ def node_rank_not_given(job: Job) -> Iterator[Verdict]:
                 f"not given: {launch.launcher} uses 0.",
                 at=ranks[0],
                 also=((node_claims[0], f"{joined(numbers(nodes))} nodes"),),
-                remedy=f"Give --{'machine' if launch.launcher == 'accelerate' else 'node'}_rank, a different one on"
-                " each node, or use --rdzv_backend=c10d, which needs none.",
+                remedy="Give each node a different "
+                f"--{'machine' if launch.launcher == 'accelerate' else 'node'}_rank, or use "
+                "--rdzv_backend=c10d, which needs none.",
             )
         yield verdict or passed(launch.id)
 

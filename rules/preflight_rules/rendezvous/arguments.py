@@ -1,4 +1,4 @@
-"""Rendezvous arguments of one launch line, and of the launch lines for the nodes of one job, which must agree."""
+"""Rendezvous arguments of one launch line, and of launch lines for the nodes of one job, which must agree."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _DEFAULT_LOOKUP = re.compile(r"environ\.get|getenv")
 _FIRST_UNPRIVILEGED = 1024
 
 
-@rule("PRT001", "port-invalid", severity=Severity.ERROR, otherwise="nothing sets a port")
+@rule("PRT001", "port-invalid", severity=Severity.ERROR, otherwise="no launch sets a port")
 def port_invalid(job: Job) -> Iterator[Verdict]:
     """The rendezvous port is not a valid TCP port.
 
@@ -55,7 +55,7 @@ def port_invalid(job: Job) -> Iterator[Verdict]:
 
     Fix: Use a port from 1024 to 32767, below the range from which Linux assigns ports itself.
 
-    Known limits: Port 0 means "any free port" to a launch on one node and is only wrong on several nodes.
+    Known limits: Port 0 means "any free port" in a launch on one node, and is wrong only on several nodes.
     """
     for subject, scope, launch in subjects(job):
         for claim in distinct(job.setting("master_port", scope)):
@@ -89,7 +89,7 @@ def _port_verdict(job: Job, subject: str, launch: Launch | None, claim: Claim) -
     if ports and all(port > _MAX_PORT or port < 0 or (port == 0 and is_multi_node) for port in ports):
         return failed(
             subject,
-            f"{quoted(claim)} is not a valid port for a rendezvous: expected 1 to {_MAX_PORT}, found {joined(ports)}.",
+            f"{quoted(claim)} is not a valid rendezvous port: expected 1 to {_MAX_PORT}, found {joined(ports)}.",
             at=claim,
             remedy=remedy,
         )
@@ -112,20 +112,20 @@ def _port_verdict(job: Job, subject: str, launch: Launch | None, claim: Claim) -
     otherwise="no two launches use different GPUs of one node",
 )
 def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
-    """Two launches that run side by side on one node use the same port.
+    """Two launches that run at the same time on one node use the same port.
 
-    What it checks: Single-node launches of one file that run side by side, because they start in the background or have
-    different GPUs, have different master ports. Before torch 2.12, torchrun without a port takes 29500.
+    What it checks: Single-node launches in one file that run at the same time, because they start in the background or
+    use different GPUs, have different master ports. Before torch 2.12, torchrun without a port uses 29500.
 
-    Why it matters: The second one stops with "Address already in use", or joins the first one's store.
+    Why it matters: The second stops with "Address already in use", or joins the first one's store.
 
     Example: `CUDA_VISIBLE_DEVICES=0,1 torchrun --master_port=29500 a.py &` and the same port for GPUs 2 and 3.
 
-    Fix: Give each its own port, or `--standalone` on one node: torchrun then takes a free one.
+    Fix: Give each its own port, or `--standalone` on one node: torchrun then uses a free port.
 
-    Known limits: Launches one after the other may share a port. Launches with disjoint GPUs look like commands for
-    several terminals, so the finding is information; otherwise only background starts are compared. Different files are
-    not compared. Port 0 means "any free port" and is never shared.
+    Known limits: Consecutive launches may share a port. Launches with disjoint GPUs look like commands for several
+    terminals, so the finding is informational; otherwise only background launches are compared. Different files are not
+    compared. Port 0 means "any free port" and is never shared.
     """
     launches_with_ports = [(launch, *_port_and_devices(job, launch)) for launch in job.launches]
     for index, (first, port, devices) in enumerate(launches_with_ports):
@@ -139,8 +139,8 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
             if verdict is None and any(numbers(port.value)) and numbers(port.value) == numbers(other_port.value):
                 verdict = failed(
                     first.id,
-                    f"{quoted(port)} is also the port of the launch on line {second.span.line}, and the two"
-                    " use different GPUs, so they seem to run side by side."
+                    f"{quoted(port)} is also the port of the launch on line {second.span.line}, and the two use "
+                    "different GPUs, so they probably run at the same time."
                     if not first.concurrent
                     else f"{quoted(port)} is also the port of the launch that {_start_text(second)} starts, which"
                     " runs at the same time.",
@@ -155,7 +155,7 @@ def port_shared_by_concurrent_launches(job: Job) -> Iterator[Verdict]:
 
 
 def _share_a_host(first: Launch, second: Launch, devices: frozenset[str], other_devices: frozenset[str]) -> bool:
-    """Return whether two launches seem to run at the same time on one host."""
+    """Return whether two launches probably run at the same time on one host."""
     if f"not {first.condition}" == second.condition or f"not {second.condition}" == first.condition:
         return False
     if first.concurrent and second.concurrent:
@@ -209,14 +209,14 @@ def port_among_ephemeral_ones(job: Job) -> Iterator[Verdict]:
 
     What it checks: A fixed master port of a launch over several nodes is outside 32768 to 60999.
 
-    Why it matters: Any connection that the node makes before the job starts may hold that port. The job then stops with
+    Why it matters: Any connection that the node opens before the job starts may use that port. The job then stops with
     "Address already in use", occasionally and only on some nodes.
 
     Example: `--master_port=45678` with `--nnodes=4`.
 
     Fix: Use a port from 1024 to 32767.
 
-    Known limits: A port derived from the job id is not judged. A site's own range is not known.
+    Known limits: A port derived from the job id is not judged. A site's own range is unknown.
     """
     for subject, scope, launch in subjects(job):
         is_multi_node = launch is not None and certainly_several(nodes_spanned(job, launch)[0])
@@ -226,8 +226,8 @@ def port_among_ephemeral_ones(job: Job) -> Iterator[Verdict]:
             if verdict is None and ports and all(_EPHEMERAL[0] <= port <= _EPHEMERAL[1] for port in ports):
                 verdict = failed(
                     subject,
-                    f"{quoted(claim)} is in the range that Linux uses for outgoing"
-                    f" connections ({_EPHEMERAL[0]} to {_EPHEMERAL[1]}): sometimes it will be in use.",
+                    f"{quoted(claim)} is in the range that Linux uses for outgoing connections ({_EPHEMERAL[0]} to "
+                    f"{_EPHEMERAL[1]}), so it may already be in use.",
                     at=claim,
                     remedy="Use a port from 1024 to 32767.",
                 )
@@ -250,12 +250,12 @@ def standalone_on_several_nodes(question: LaunchQuestion) -> Verdict | None:
 
     What it checks: `--standalone` is not combined with more than one node.
 
-    Why it matters: `--standalone` replaces the rendezvous with one on localhost with its own port, whatever endpoint is
-    given. Each node then waits for the others and gives up after the join timeout.
+    Why it matters: `--standalone` replaces the rendezvous with one on localhost with its own port, regardless of the
+    given endpoint. Each node then waits for the others and gives up after the join timeout.
 
     Example: `torchrun --standalone --nnodes=2 --nproc_per_node=8 train.py`.
 
-    Fix: Remove `--standalone` and give `--rdzv_backend=c10d --rdzv_endpoint=HOST:PORT`, or `--nnodes=1`.
+    Fix: Remove `--standalone` and pass `--rdzv_backend=c10d --rdzv_endpoint=HOST:PORT`, or `--nnodes=1`.
 
     Known limits: Only `--nnodes` of the same launch is compared, not the size of the allocation.
     """
@@ -265,8 +265,8 @@ def standalone_on_several_nodes(question: LaunchQuestion) -> Verdict | None:
     count = joined(numbers(job_value(nodes)))
     return failed(
         question.subject,
-        f"{quoted(standalone[0])} makes every node use its own localhost, but {quoted(nodes[0])}"
-        f" needs {count} nodes to meet: each waits alone until it times out.",
+        f"{quoted(standalone[0])} makes every node use its own localhost, but {quoted(nodes[0])} needs {count} nodes "
+        "in one rendezvous: each waits alone until it times out.",
         at=standalone[0],
         also=((nodes[0], f"{count} nodes"),),
         remedy="Replace --standalone with --rdzv_backend=c10d --rdzv_endpoint=HOST:PORT, or set --nnodes=1.",
@@ -283,22 +283,22 @@ _IGNORED_BY_ENDPOINT = ("unused_master_addr", "unused_master_port")
     "rendezvous-argument-ignored",
     severity=Severity.WARNING,
     fix="safe",
-    otherwise="no torchrun launch chooses its rendezvous",
+    otherwise="no torchrun launch has a rendezvous option",
 )
 def rendezvous_argument_ignored(job: Job) -> Iterator[Verdict]:
     """A rendezvous argument is given that torchrun does not use.
 
-    What it checks: `--master_addr`, `--master_port` and `--node_rank` together with a dynamic backend
-    (`--rdzv_backend=c10d`), and `--master_addr` together with `--rdzv_endpoint` under the static one.
+    What it checks: `--master_addr`, `--master_port` and `--node_rank` are not given together with a dynamic backend
+    (`--rdzv_backend=c10d`), nor `--master_addr` together with `--rdzv_endpoint` and the static backend.
 
-    Why it matters: The argument looks as if it set the rendezvous, but changing it has no effect. Without an endpoint,
-    c10d falls back to localhost although a master address is given.
+    Why it matters: The argument seems to set the rendezvous, but changing it has no effect. Without an endpoint, c10d
+    falls back to localhost although a master address is given.
 
     Example: `torchrun --rdzv_backend=c10d --master_addr=$MASTER_ADDR --master_port=6000 ...`.
 
-    Fix: With c10d give `--rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT`; with static leave the backend out.
+    Fix: With c10d, pass `--rdzv_endpoint=$MASTER_ADDR:$MASTER_PORT`; with static, omit the backend.
 
-    Known limits: An argument that agrees with the endpoint is harmless and not reported; on one node it is advice.
+    Known limits: An argument that agrees with the endpoint is harmless and not reported; on one node it is only advice.
     """
     for launch in job.launches:
         if launch.launcher not in ("torchrun", "torch.distributed.launch"):
@@ -354,7 +354,7 @@ def _ignored_argument_verdicts(
                 f"{quoted(claim)} has no effect with {quoted(dynamic)}: the backend assigns node ranks itself.",
                 at=claim,
                 also=((dynamic, "decides"),),
-                remedy="Drop it, or use the static backend if the order of nodes matters.",
+                remedy="Remove it, or use the static backend if the order of nodes matters.",
                 severity=Severity.INFO,
                 fix=make_fix("drop the node rank, which has no effect", delete_word(claim), safe=True),
             )
@@ -390,7 +390,7 @@ _SHARED_BY_RANKS = {name: _SHARED_SETTINGS[name] for name in ("master_addr", "ma
 
 
 def node_launches(job: Job) -> tuple[Launch, ...]:
-    """Return the launches that each start one node of a group: they name several nodes, a node rank and one program.
+    """Return the launches that each start one node of a group: they have several nodes, a node rank and one program.
 
     A launch that srun or mpirun starts on all nodes is its own group; an srun for one node is not.
     """
@@ -444,7 +444,7 @@ _RANK_QUANTITIES = (("rank", "world_size"), ("given_rank", "given_world_size"))
 
 
 class RankedProcess(NamedTuple):
-    """A launch that is one rank, with the claims of its rank and of the number of ranks."""
+    """A launch that is one rank, with the claims about the rank and the number of ranks."""
 
     launch: Launch
     rank: tuple[Claim, ...]
@@ -452,7 +452,7 @@ class RankedProcess(NamedTuple):
 
 
 def _run_at_once(launches: Sequence[Launch]) -> bool:
-    """Return whether the launches overlap: in the background, or from separate scripts."""
+    """Return whether the launches run at the same time: in the background, or from separate scripts."""
     launches = sorted(launches, key=lambda launch: (launch.span.path, launch.span.line))
     return all(launch.concurrent for launch in launches[:-1]) or (
         len({starting_file(launch) for launch in launches}) == len(launches)
@@ -518,15 +518,15 @@ def _deciding_claims(job: Job, launch: Launch, quantity: str) -> tuple[Claim, ..
     "RDV004",
     "rendezvous-differs-between-launches",
     severity=Severity.ERROR,
-    otherwise="no two launch lines start nodes of one job",
+    otherwise="no two launch lines start nodes of the same job",
 )
 def rendezvous_differs_between_launches(job: Job) -> Iterator[Verdict]:
     """The launch lines for the nodes of one job have different rendezvous settings.
 
-    What it checks: Launch lines of one program that carry different node ranks agree about the master address and port,
-    the rendezvous endpoint, id and backend, and the number of nodes. Processes of one rank each that run at the same
-    time agree about the master address and port. Lines of Paddle's launcher for one master, or for the same nodes, also
-    agree without ranks, including the order of the nodes; so do the roles of one Kubernetes object.
+    What it checks: Launch lines of one program with different node ranks have the same master address and port,
+    rendezvous endpoint, id and backend, and number of nodes. Single-rank processes that run at the same time have the
+    same master address and port. Lines of Paddle's launcher for one master, or for the same nodes, also agree without
+    node ranks, including the order of the nodes, and so do the roles of one Kubernetes object.
 
     Why it matters: A node with a different address, port or id waits alone until its rendezvous times out, and so do
     all the others.
@@ -591,8 +591,8 @@ def _host_order_verdict(job: Job, group: Sequence[Launch]) -> Verdict | None:
         return None
     return failed(
         join_some([launch.id for launch in group], 1),
-        f"{quoted(odd)} lists the nodes of {placed(first)} in a different order, and each node derives its ranks from"
-        " its position in its own list.",
+        f"{quoted(odd)} lists the nodes of {placed(first)} in a different order, but each node derives its ranks "
+        "from its position in its own list.",
         at=odd,
         also=((first, "the other order"),),
         remedy="Write the same list on every node.",
@@ -632,10 +632,10 @@ def _shared_setting_verdict(job: Job, group: Sequence[Launch], quantity: str, me
     odd_launch, odd_claims, common_launch, common_claims = difference
     return failed(
         subject,
-        f"{quoted(odd_claims[0])} here and {quoted(common_claims[0])} in {where(common_claims[0])} give {meaning} of"
-        " one job different values: the two will not find each other.",
+        f"{quoted(odd_claims[0])} here and {quoted(common_claims[0])} in {where(common_claims[0])} give different "
+        f"values for {meaning} of one job: these nodes will not find each other.",
         at=odd_claims[0],
-        also=((argument_of(common_claims[0]) or common_claims[0], f"node launched by {common_launch.id}"),),
+        also=((argument_of(common_claims[0]) or common_claims[0], f"the node launched by {common_launch.id}"),),
         remedy=f"Give {meaning} the same value in {starting_file(odd_launch)} and {starting_file(common_launch)}."
         if starting_file(odd_launch) != starting_file(common_launch)
         else f"Give {meaning} the same value on every line that starts a node.",
@@ -674,12 +674,12 @@ def first_difference(
 def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
     """The node ranks of a job's launch lines are not 0 to n-1, each once.
 
-    What it checks: Node ranks are below the number of nodes; and where launch lines in different files carry them, or
-    run at the same time, no rank occurs twice. Of lines of Paddle's launcher for one master, all have a rank or none. A
-    loop that reaches machines by ssh starts as many nodes as each of them waits for.
+    What it checks: Node ranks are below the number of nodes; and no rank occurs twice in launch lines in different
+    files or that run at the same time. Of the lines of Paddle's launcher for one master, either all have a rank or
+    none. A loop over machines with ssh starts as many nodes as each node waits for.
 
     Why it matters: A rank that occurs twice collides at the store; if one is missing, all wait until the rendezvous
-    times out; a rank out of range is rejected at once.
+    times out; a rank out of range is rejected immediately.
 
     Example: `--nnodes=2 --node_rank=1` in both node0.sh and node1.sh, or `--nnodes=2 --node_rank=2`.
 
@@ -716,7 +716,7 @@ def node_rank_twice_or_missing(job: Job) -> Iterator[Verdict]:
 
 
 def _pod_ranks_verdict(job: Job, workload: Workload) -> Verdict | None:
-    """Return the verdict on the node ranks of an object's roles; None if they are unknown, or there is one role."""
+    """Return the verdict on the node ranks of an object's roles; None if they are unknown or there is only one role."""
     ranks_by_role: list[tuple[str, Claim, tuple[int, ...]]] = []
     for role, scope in workload.launches():
         claims = job.about("ranks_of_pods", scope) or job.setting("node_rank", scope)
@@ -733,8 +733,8 @@ def _pod_ranks_verdict(job: Job, workload: Workload) -> Verdict | None:
                 other, first = claim_by_rank[rank]
                 return failed(
                     workload.id,
-                    f"`{claim.spelling}` gives the pods of {name} node ranks {', '.join(map(str, ranks))}, but a pod of"
-                    f" {other} has {rank} too.",
+                    f"`{claim.spelling}` gives the pods of {name} node ranks {', '.join(map(str, ranks))}, but a pod "
+                    f"of {other} also has {rank}.",
                     at=claim,
                     also=((first, f"rank {rank} of {other}"),),
                     remedy=f"Count the ranks over all roles: add the number of pods of {other} to the index of the pod"
@@ -768,7 +768,9 @@ def _loop_verdict(job: Job, group: Sequence[Launch]) -> Verdict | None:
 
 
 def _unranked_verdict(job: Job, launch: Launch) -> Verdict | None:
-    """Return the verdict on a line with a node rank if another line for the same Paddle master has none; else None."""
+    """Return the verdict on a line with a node rank if another line for the same Paddle master has none; otherwise
+    None.
+    """
     master = texts(job_value(job.setting("rendezvous_endpoint", launch.scope)))
     if launch.launcher != "paddle" or not master:
         return None
@@ -780,10 +782,10 @@ def _unranked_verdict(job: Job, launch: Launch) -> Verdict | None:
             rank = job.setting("node_rank", launch.scope)[0]
             return failed(
                 f"{launch.id} and {other.id}",
-                f"{quoted(rank)} gives one node a rank, and {other.span.path}:{other.span.line} starts another "
-                f"without one: the master requires ranks for all nodes or for none.",
+                f"{quoted(rank)} gives one node a rank, but {other.span.path}:{other.span.line} starts another "
+                "without one: the master requires ranks for all nodes or for none.",
                 at=rank,
-                remedy="Give every node a rank, or none of them.",
+                remedy="Give every node a rank, or give none.",
             )
     return None
 
@@ -805,7 +807,7 @@ def _rank_range_verdict(job: Job, launch: Launch) -> Verdict:
     if rank_numbers and all(rank >= node_count or rank < 0 for rank in rank_numbers):
         return failed(
             launch.id,
-            f"{quoted(ranks[0])} is not a rank of {placed(node_claims[0])}: node ranks go from 0 to {node_count - 1}.",
+            f"{quoted(ranks[0])} is not a rank of {placed(node_claims[0])}: node ranks are 0 to {node_count - 1}.",
             at=ranks[0],
             also=((node_claims[0], f"{node_count} nodes"),),
             remedy=f"Use a node rank from 0 to {node_count - 1}, each once.",
@@ -844,8 +846,8 @@ def _ranks_verdict(job: Job, group: Sequence[Launch]) -> Verdict:
 def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
     """A script starts the nodes of one job one after another, so that the first waits for the second forever.
 
-    What it checks: Where a script reaches several machines by ssh and starts a node of one job on each, all but the
-    last of them run in the background.
+    What it checks: If a script uses ssh to start nodes of one job on several machines, all but the last run in the
+    background.
 
     Why it matters: The launcher on the first node waits for all nodes, but the script starts the second node only after
     the first launcher has ended.
@@ -854,8 +856,8 @@ def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
 
     Fix: End each of these lines with `&`, and the script with `wait`.
 
-    Known limits: Lines without ssh may be intended for different terminals, and are not judged, nor are lines in
-    branches.
+    Known limits: Lines without ssh may be intended for different terminals, and are not judged, and neither are lines
+    in branches.
     """
     for group in node_groups(job):
         lines = [launch for launch in group if "ssh" in launch.wrappers and not launch.condition]
@@ -876,9 +878,9 @@ def nodes_started_one_after_another(job: Job) -> Iterator[Verdict]:
         yield failed(
             subject,
             f"`{first.launcher}` waits here for {joined(numbers(nodes))} nodes, but the script starts the next node "
-            f"only after this line has ended.",
+            "only after this command has ended.",
             at=first,
-            also=((node_claims[0], "waits for all of them"),),
+            also=((node_claims[0], "waits for all nodes"),),
             remedy="End each of these lines with `&`, and the script with `wait`.",
             waits_at="rendezvous",
         )

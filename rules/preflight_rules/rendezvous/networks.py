@@ -55,14 +55,14 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
     its ranks run on several nodes, GLOO_SOCKET_IFNAME (TP_SOCKET_IFNAME) is set.
 
     Why it matters: Gloo listens at the address that the node's own host name resolves to. Many images resolve it to
-    127.0.1.1 in /etc/hosts: each rank then tells the others to connect to themselves, "Connection refused".
+    127.0.1.1 in /etc/hosts: each rank then makes the others connect to themselves ("Connection refused").
 
     Example: `dist.init_process_group("gloo")` and `torchrun --nnodes=2 ...`.
 
     Fix: `export GLOO_SOCKET_IFNAME=eth0`, with the interface that reaches the other nodes.
 
-    Known limits: Host names that resolve to routable addresses are fine, which files do not show; `preflight check`
-    checks it. A backend that is gloo in one branch only is not judged.
+    Known limits: Host names that resolve to routable addresses are fine, but files do not show this; `preflight check`
+    does. A backend that is gloo only in one branch is not judged.
     """
     for subject, scope, launch in subjects(job):
         backends = [claim for claim in job.setting("backend", scope) if claim.source == "python"]
@@ -78,12 +78,12 @@ def gloo_without_interface(job: Job) -> Iterator[Verdict]:
         elif not variable or certainly_one(nodes) or job.about(f"env.{variable}", scope) or _runs_in_pod(job, launch):
             yield passed(subject)
         elif not certainly_several(nodes):
-            yield unknown(subject, f"cannot determine whether {transports[0]} has to reach another node", at=claims[0])
+            yield unknown(subject, f"cannot determine whether {transports[0]} must reach another node", at=claims[0])
         else:
             yield failed(
                 subject,
-                f"{quoted(claims[0])} uses {transports[0]} on {joined(numbers(nodes))} nodes, and {variable} is not"
-                " set: it uses the address of the node's own host name, which many images resolve to 127.0.1.1.",
+                f"{quoted(claims[0])} uses {transports[0]} on {joined(numbers(nodes))} nodes, and {variable} is not "
+                "set, so it uses the address of the node's own host name, which many images resolve to 127.0.1.1.",
                 at=claims[0],
                 also=((launch, f"{joined(numbers(nodes))} nodes"),),
                 remedy=f"Set {variable} to the interface that reaches the other nodes, or make sure that every host"
@@ -130,10 +130,10 @@ def _paddle_variables() -> tuple[SchedulerVariables, ...]:
     "scheduler-variable-does-not-exist",
     severity=Severity.WARNING,
     fix="unsafe",
-    otherwise="no variable of a scheduler is read",
+    otherwise="no script reads a scheduler variable",
 )
 def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
-    """A script reads a variable with the prefix of Slurm, Open MPI or Paddle that none of them sets.
+    """A script reads a variable with a prefix of Slurm, Open MPI or Paddle, but none of these sets it.
 
     What it checks: Names with the prefix SLURM_, OMPI_, PADDLE_ or FLAGS_selected_ that a script or batch script reads
     and does not set itself are among those that Slurm, Open MPI or Paddle's launcher sets, or resemble none of them.
@@ -145,7 +145,7 @@ def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
 
     Fix: Use the name that the finding gives.
 
-    Known limits: A name unlike all of these may be the site's own and is not judged.
+    Known limits: A name that resembles none of these may be specific to the site and is not judged.
     """
     for subject, read in subject_claims(job, "variable_read"):
         name = next(iter(texts(read.value)), "")
@@ -162,7 +162,9 @@ def scheduler_variable_does_not_exist(job: Job) -> Iterator[Verdict]:
         if job.about(f"env.{name}"):
             yield passed(subject)
         elif suggestion is None:
-            yield unknown(subject, f"{name} is not a known variable of {family.of}; it may be the site's own", at=read)
+            yield unknown(
+                subject, f"{name} is not a known variable of {family.of}; it may be specific to the site", at=read
+            )
         else:
             yield failed(
                 subject,
@@ -213,22 +215,22 @@ _MISNOMERS = {
     "rendezvous-variable-misnamed",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no script sets a variable like those of torch's rendezvous",
+    otherwise="no script sets a variable that resembles one of torch's rendezvous",
 )
 def rendezvous_variable_misnamed(job: Job) -> Iterator[Verdict]:
     """A script sets a variable of torch's rendezvous under a name that torch does not read.
 
-    What it checks: A script that starts a process group sets MASTER_ADDR, MASTER_PORT, WORLD_SIZE and LOCAL_RANK by
-    these names.
+    What it checks: A script that starts a process group sets MASTER_ADDR, MASTER_PORT, WORLD_SIZE and LOCAL_RANK under
+    exactly these names.
 
-    Why it matters: torch stops with "environment variable MASTER_ADDR expected, but not set", or the ranks meet at the
+    Why it matters: torch stops with "environment variable MASTER_ADDR expected, but not set", or the ranks use the
     address in a variable of another program.
 
     Example: `os.environ["MASTER_ADDRESS"] = "10.0.0.1"` and `init_process_group(init_method="env://")`.
 
     Fix: Use the name that the finding gives.
 
-    Known limits: If the right variable is set as well, or by a launcher, the other is treated as the script's own.
+    Known limits: If the correct variable is also set, or a launcher sets it, the other is treated as the script's own.
     """
     for misnomer, name in _MISNOMERS.items():
         for subject, variable in subject_claims(job, f"env.{misnomer}"):
@@ -268,7 +270,7 @@ def process_group_backend_refused(job: Job) -> Iterator[Verdict]:
 
     Fix: `nccl` for GPUs, `gloo` for CPUs.
 
-    Known limits: A backend that a plugin registers under a name unlike those that torch knows is not reported.
+    Known limits: A backend that a plugin registers under a name that resembles none of torch's is not reported.
     """
     claims = [claim for claim in job.about("backend") if claim.source == "python"]
     for claim in claims:
@@ -320,7 +322,7 @@ _MAX_LENGTH = 15
 class Filter(NamedTuple):
     """An interface variable that is set for one launch.
 
-    `several` is whether the launch spans several nodes, None if unknown.
+    `several`: whether the launch spans several nodes; None if unknown.
     """
 
     subject: str
@@ -332,12 +334,12 @@ class Filter(NamedTuple):
 
     @property
     def exact(self) -> bool:
-        """Return whether the variable matches whole names only."""
+        """Return whether the variable matches only whole names."""
         return self.name in _EXACT
 
 
 def filters(job: Job) -> Iterator[Filter]:
-    """Yield each interface variable once, with its launch over the most nodes."""
+    """Yield each setting of an interface variable once, with a launch on several nodes if one uses it."""
     by_span: dict[tuple[str, int, int], Filter] = {}
     for subject, scope, launch in subjects(job):
         several: bool | None = None
@@ -367,7 +369,7 @@ def each_open_filter(job: Job) -> Iterator[Question[Filter]]:
 
 
 def names(text: str) -> list[str]:
-    """Return the members of a filter, without `^` and `=`."""
+    """Return the names in a filter, without `^` and `=`."""
     return [part.strip() for part in text.lstrip("^").lstrip("=").split(",") if part.strip()]
 
 
@@ -381,19 +383,19 @@ def names(text: str) -> list[str]:
 def interface_cannot_reach_other_nodes(question: Question[Filter]) -> Verdict | None:
     """The interface filter for several nodes selects only interfaces inside the node.
 
-    What it checks: For a launch over several nodes, that NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME
-    select an interface other than loopback and bridges to containers of the same node, and do not list these local
-    interfaces together with others.
+    What it checks: For a launch over several nodes, NCCL_SOCKET_IFNAME, GLOO_SOCKET_IFNAME and TP_SOCKET_IFNAME select
+    an interface other than loopback and bridges to containers on the same node, and do not list such local interfaces
+    together with others.
 
     Why it matters: Every rank advertises an address that is local to each node. The first collective fails with
     "unhandled system error" or hangs.
 
     Example: `export NCCL_SOCKET_IFNAME=lo` with `torchrun --nnodes=2`.
 
-    Fix: Name the interface that reaches the other nodes (`ip -br addr` shows them), or leave the variable unset.
+    Fix: Name the interface that reaches the other nodes (`ip -br addr` shows them), or unset the variable.
 
-    Known limits: Container bridges are a warning: on some sites an interface of that name does reach other nodes. The
-    interfaces of a node are checked by `preflight check`.
+    Known limits: Container bridges are a warning: on some sites, an interface with that name does reach other nodes.
+    `preflight check` checks the interfaces of each node.
     """
     item = question.of
     values = [text for text in texts(item.claim.value) if len(text) > 1]
@@ -403,7 +405,7 @@ def interface_cannot_reach_other_nodes(question: Question[Filter]) -> Verdict | 
     local_names = [name for text in values if not text.startswith("^") for name in names(text) if _is_local(name)]
     severity: Severity | None = Severity.WARNING
     if item.several and values and all(local_kinds):
-        what = f"only {local_kinds[0]} and so cannot reach other nodes, but the launch spans several."
+        what = f"only {local_kinds[0]} and so cannot reach other nodes, but the launch spans several nodes."
         remedy = f"Name the interface that reaches the other nodes in {item.name}, or leave it unset."
         severity = None if all("loopback" in kind for kind in local_kinds) else severity
     elif item.several and local_names and all(any(map(_is_local, names(text))) for text in values):
@@ -411,7 +413,7 @@ def interface_cannot_reach_other_nodes(question: Question[Filter]) -> Verdict | 
             f"{', '.join(local_names)} as well, which cannot reach other nodes: to exclude interfaces, a list begins"
             " with `^`."
         )
-        remedy = f"Name only interfaces that reach the other nodes in {item.name}, or begin the list with `^`."
+        remedy = f"List only interfaces that reach the other nodes in {item.name}, or begin the list with `^`."
     else:
         return None
     return failed(
@@ -463,7 +465,8 @@ def interface_filter_malformed(question: Question[Filter]) -> Verdict | None:
 
     Fix: For Gloo list the interface names themselves; for NCCL write `^lo,docker`, with one `^` at the start.
 
-    Known limits: An error only where the variable belongs to the backend that the script names; a warning otherwise.
+    Known limits: The finding is an error only if the variable belongs to the backend that the script names; otherwise
+    it is a warning.
     """
     item = question.of
     values = texts(item.claim.value)
@@ -491,12 +494,12 @@ def _filter_fault(item: Filter, text: str) -> str:
     members = text.lstrip("^").lstrip("=")
     if "^" in members or "=" in members:
         sign = "^" if "^" in members else "="
-        return f"`{sign}` is only allowed before the whole list; here it is read as part of a name"
+        return f"`{sign}` is only allowed before the whole list; here it is taken as part of a name"
     if any(character.isspace() for character in text):
-        return "spaces are read as part of a name: the separator is a comma alone"
+        return "spaces are taken as part of a name: the separator is a comma without spaces"
     too_long = [name for name in names(text) if len(name) > _MAX_LENGTH]
     if too_long:
-        return f"`{too_long[0]}` is longer than the {_MAX_LENGTH} characters an interface name can have"
+        return f"`{too_long[0]}` is longer than {_MAX_LENGTH} characters, the maximum length of an interface name"
     return ""
 
 
@@ -538,18 +541,18 @@ def _filter_severity(item: Filter) -> Severity | None:
 def interface_exclusion_keeps_loopback(question: Question[Filter]) -> Verdict | None:
     """NCCL's interface variable excludes some interfaces, but not loopback.
 
-    What it checks: A NCCL_SOCKET_IFNAME that begins with `^` names `lo`, where the launch does not certainly stay on
-    one node.
+    What it checks: A NCCL_SOCKET_IFNAME that begins with `^` also names `lo`, unless the launch certainly runs on one
+    node.
 
-    Why it matters: Without the variable NCCL avoids loopback and Docker's bridges by itself. With it, everything that
+    Why it matters: Without the variable, NCCL avoids loopback and Docker's bridges by default. With it, everything that
     is not excluded may be used, and loopback is usually the first interface of a node.
 
     Example: `export NCCL_SOCKET_IFNAME=^docker0`.
 
     Fix: `export NCCL_SOCKET_IFNAME=^lo,docker`.
 
-    Known limits: Whether loopback is chosen depends on the order in which the node lists its interfaces. Where the
-    number of nodes is unknown the finding is informational.
+    Known limits: Whether loopback is chosen depends on the order in which the node lists its interfaces. If the number
+    of nodes is unknown, the finding is informational.
     """
     item = question.of
     values = texts(item.claim.value)
@@ -563,8 +566,8 @@ def interface_exclusion_keeps_loopback(question: Question[Filter]) -> Verdict | 
             remedy += f" {' or '.join(cards)}, {item.name}=^{excluded} is enough."
         return failed(
             question.subject,
-            f"{quoted(item.claim)} excludes {', '.join(names(values[0]))} but not lo, so NCCL may choose"
-            " the loopback interface, which it avoids by default.",
+            f"{quoted(item.claim)} excludes {', '.join(names(values[0]))} but not lo, so NCCL may choose the "
+            "loopback interface, which it excludes by default.",
             at=item.claim,
             remedy=remedy,
             fix=make_fix(f"exclude lo in {item.name}", replace_text(item.claim, values[0], f"^{excluded}"), safe=False)
@@ -589,13 +592,13 @@ _MANY_NODES = 8
 
 
 @rule(
-    "ENV005", "setting-voided-by-another", severity=Severity.WARNING, otherwise="no two related settings are both set"
+    "ENV005", "setting-voided-by-another", severity=Severity.WARNING, otherwise="no two related variables are both set"
 )
 def setting_voided_by_another(job: Job) -> Iterator[Verdict]:
     """One variable disables what another one configures.
 
-    What it checks: The pairs of `data/contradictions.toml`, in one launch: NCCL_IB_DISABLE=1 beside NCCL_IB_HCA,
-    NCCL_NET=IB beside NCCL_IB_DISABLE=1, NCCL_P2P_DISABLE=1 beside NCCL_P2P_LEVEL and others.
+    What it checks: No launch has a pair of settings from `data/contradictions.toml`: NCCL_IB_DISABLE=1 with
+    NCCL_IB_HCA, NCCL_NET=IB with NCCL_IB_DISABLE=1, NCCL_P2P_DISABLE=1 with NCCL_P2P_LEVEL and others.
 
     Why it matters: One of them is left over. If it is the switch, training silently runs over a network that is several
     times slower.
@@ -613,20 +616,20 @@ def setting_voided_by_another(job: Job) -> Iterator[Verdict]:
     "ENV006",
     "settings-of-two-providers",
     severity=Severity.WARNING,
-    otherwise="no settings of two providers are both set",
+    otherwise="no job sets variables of two providers",
 )
 def settings_of_two_providers(job: Job) -> Iterator[Verdict]:
     """Variables for the network of one cloud provider are set together with those of another.
 
-    What it checks: FI_PROVIDER=efa (AWS) beside Mellanox adapter names, InfiniBand interfaces, or files and settings of
-    other clouds; the pairs are in `data/contradictions.toml`.
+    What it checks: FI_PROVIDER=efa (AWS) is not set together with Mellanox adapter names, InfiniBand interfaces, or
+    files and settings of other clouds; the pairs are in `data/contradictions.toml`.
 
     Why it matters: A script that was moved to another cluster keeps settings that its new network does not understand.
     NCCL then stops ("Only EFA provider is supported", "no device found") or falls back to TCP.
 
     Example: `export FI_PROVIDER=efa` and `export NCCL_IB_HCA=mlx5`.
 
-    Fix: Keep only the settings of the cluster the job runs on.
+    Fix: Keep only the settings of the cluster that the job runs on.
 
     Known limits: The files do not show the cluster; a single leftover setting that contradicts no other is not found.
     """
@@ -692,15 +695,15 @@ def interface_prefix_selects_vlans(question: Question[Filter]) -> Verdict | None
     What it checks: NCCL_SOCKET_IFNAME names a bond or team without `=` before it. NCCL uses every interface whose name
     begins with it, including the VLANs that bonds usually carry: bond0.2093, bond0.2093.1.
 
-    Why it matters: NCCL uses all of them. Those that do not reach other nodes make the first collective hang, without a
-    message.
+    Why it matters: NCCL uses all of these interfaces. If some do not reach other nodes, the first collective hangs
+    without a message.
 
     Example: `export NCCL_SOCKET_IFNAME=bond0` on a node with bond0, bond0.2093 and bond0.2093.1.
 
     Fix: `export NCCL_SOCKET_IFNAME==bond0`: the second `=` requests exactly this name.
 
-    Known limits: Whether a node has such VLANs is known only on the node, so this is informational. Plain names such
-    as eth0 are not reported, because most nodes and all containers have one interface of the kind.
+    Known limits: Whether a node has such VLANs is known only on the node, so this is informational. Plain names such as
+    eth0 are not reported, because most nodes and all containers have only one such interface.
     """
     item = question.of
     values = texts(item.claim.value)
@@ -709,7 +712,8 @@ def interface_prefix_selects_vlans(question: Question[Filter]) -> Verdict | None
         name = carriers[0]
         return failed(
             question.subject,
-            f"{quoted(item.claim)} is a prefix: besides {name} it selects every VLAN on it, such as {name}.100.",
+            f"{quoted(item.claim)} is a prefix: in addition to {name}, it selects every VLAN on that interface, such "
+            f"as {name}.100.",
             at=item.claim,
             remedy=f"Write {item.name}=={name}, which selects exactly {name}.",
             fix=make_fix(f"select exactly {name}", replace_text(item.claim, values[0], f"={values[0]}"), safe=False)
@@ -735,18 +739,18 @@ def _vlan_carrier(text: str) -> str:
 def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
     """NCCL_IB_HCA names an adapter whose name is a prefix of another adapter's name.
 
-    What it checks: A list without `=` before it contains `mlx5_1`, which also selects mlx5_10 and mlx5_11, on nodes
-    that have adapters with such numbers: another member of the list has one.
+    What it checks: A list without a preceding `=` does not contain a name such as `mlx5_1`, which also selects mlx5_10
+    and mlx5_11, if another name in the list shows that the nodes have adapters with two-digit numbers.
 
-    Why it matters: NCCL uses adapters that were left out on purpose (storage, management), and nodes end up with
-    different sets.
+    Why it matters: NCCL uses adapters that were excluded on purpose (storage, management), and nodes use different
+    sets.
 
     Example: `export NCCL_IB_HCA=mlx5_0,mlx5_1,mlx5_12`.
 
     Fix: `export NCCL_IB_HCA==mlx5_0,mlx5_1,mlx5_12`.
 
-    Known limits: Nothing is reported where no member has a two-digit number; `preflight check` looks at the adapters of
-    each node.
+    Known limits: Nothing is reported if no name has a two-digit number; `preflight check` checks the adapters of each
+    node.
     """
     for subject, scope, launch in subjects(job):
         for claim in job.setting(f"{_PREFIX}NCCL_IB_HCA", scope):
@@ -764,7 +768,7 @@ def adapter_prefix_selects_others(job: Job) -> Iterator[Verdict]:
 
 
 def _prefix_conflict(text: str) -> tuple[str, str]:
-    """Return the member that also selects another adapter, and that adapter; both empty if there is none."""
+    """Return the name that also selects another adapter, and that adapter; both empty if there is none."""
     if text.lstrip("^").startswith("=") or text.startswith("^"):
         return "", ""
     adapters = [match for part in text.split(",") if (match := _HCA.fullmatch(part.strip()))]
@@ -791,7 +795,7 @@ def nccl_silent_on_many_nodes(job: Job) -> Iterator[Verdict]:
 
     What it checks: A launch over 8 nodes or more sets NCCL_DEBUG.
 
-    Why it matters: Without it NCCL reports an error number, and finding the cause requires another run on all the
+    Why it matters: Without it, NCCL reports only an error number, and finding the cause requires another run on all
     nodes.
 
     Example: `srun --nodes=32 torchrun ...` without NCCL_DEBUG.
@@ -812,8 +816,8 @@ def nccl_silent_on_many_nodes(job: Job) -> Iterator[Verdict]:
         elif min(node_counts) >= _MANY_NODES:
             yield failed(
                 launch.id,
-                f"{quoted(claims[0])}: {min(node_counts)} nodes, and NCCL_DEBUG is not set: when NCCL fails it reports"
-                " only an error number.",
+                f"{quoted(claims[0])}: {min(node_counts)} nodes, and NCCL_DEBUG is not set: when NCCL fails, it "
+                "reports only an error number.",
                 at=launch,
                 also=((claims[0], "nodes"),),
                 remedy="Put `export NCCL_DEBUG=WARN` before the launch.",

@@ -1,5 +1,5 @@
-"""Environment variables: misspelt, with invalid values, left over from debugging, overridden, or not reaching the
-program that should read them.
+"""Environment variables that are misspelt, have invalid values, are left over from debugging, are overridden, or do not
+reach the program that should read them.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ def variables(job: Job) -> Iterator[tuple[str, Launch | None, str, Claim]]:
     otherwise="no variable of a known library is set",
 )
 def variable_misspelt(job: Job) -> Iterator[Verdict]:
-    """A variable that nothing reads is set, and its name closely resembles that of a known variable.
+    """A variable that nothing reads is set, and its name closely resembles a known variable.
 
     What it checks: No exported variable with a prefix of NCCL, Gloo, torch, CUDA or Paddle has an unknown name that is
-    very close to a known one.
+    very similar to a known name.
 
     Why it matters: The setting silently has no effect: the job runs with the default.
 
@@ -73,7 +73,7 @@ def variable_misspelt(job: Job) -> Iterator[Verdict]:
             yield passed(subject)
             continue
         if suggestion is None:
-            yield unknown(subject, f"{name} is not a known variable; it may be the script's own", at=claim)
+            yield unknown(subject, f"{name} is not a known variable; it may be specific to the script", at=claim)
             continue
         shell_text = "" if re.fullmatch(r"\w+", name) else ", and a shell cannot export such a name"
         yield failed(
@@ -144,8 +144,8 @@ def variable_value_not_understood(job: Job) -> Iterator[Verdict]:
     What it checks: NCCL's switches and counts are numbers; NCCL_DEBUG and TORCH_DISTRIBUTED_DEBUG are one of their
     levels.
 
-    Why it matters: NCCL reads a word as 0, so `NCCL_IB_DISABLE=true` leaves InfiniBand on. torch fails at startup on a
-    level that it does not know.
+    Why it matters: NCCL reads a word as 0, so `NCCL_IB_DISABLE=true` leaves InfiniBand enabled. torch fails at startup
+    on a level that it does not know.
 
     Example: `export NCCL_IB_DISABLE=true`.
 
@@ -202,20 +202,20 @@ def _accepts(value: str, choices: tuple[str, ...]) -> bool:
     otherwise="no debugging variable is set for a launch over several nodes",
 )
 def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
-    """A debugging setting is on in a run over several nodes.
+    """A debugging setting is enabled in a run over several nodes.
 
-    What it checks: For launches that do not certainly stay on one node: CUDA_LAUNCH_BLOCKING=1, NCCL_P2P_DISABLE=1,
-    NCCL_SHM_DISABLE=1, NCCL_IB_DISABLE=1, NCCL_DEBUG=TRACE, TORCH_DISTRIBUTED_DEBUG=DETAIL; and
-    TORCH_NCCL_ASYNC_ERROR_HANDLING=0, by its old name too, which torchrun overrides, unless torch waits in blocking
+    What it checks: Launches that do not certainly run on one node do not set CUDA_LAUNCH_BLOCKING=1,
+    NCCL_P2P_DISABLE=1, NCCL_SHM_DISABLE=1, NCCL_IB_DISABLE=1, NCCL_DEBUG=TRACE, TORCH_DISTRIBUTED_DEBUG=DETAIL, or
+    TORCH_NCCL_ASYNC_ERROR_HANDLING=0 (also under its old name, which torchrun overrides) unless torch waits in blocking
     mode.
 
-    Why it matters: Each makes training slower, some by an order of magnitude, and the bill grows with every node.
+    Why it matters: Each makes training slower, some by an order of magnitude, and the cost grows with every node.
     CUDA_LAUNCH_BLOCKING has made multi-node runs hang. Without asynchronous error handling the failure of a rank goes
     unnoticed.
 
     Example: `export NCCL_P2P_DISABLE=1`, set once for a broken workstation and copied into a cluster script.
 
-    Fix: Remove the line, or suppress the finding with the reason why this cluster needs it.
+    Fix: Remove the line, or suppress the finding and state why this cluster needs the setting.
 
     Known limits: Some clusters need one of these settings; NCCL_IB_DISABLE, CUDA_LAUNCH_BLOCKING and the two log levels
     are therefore informational. A variable is reported once for a job. If the number of nodes is unknown, all findings
@@ -247,7 +247,7 @@ def debug_setting_left_on(job: Job) -> Iterator[Verdict]:
                 subject,
                 f"{quoted(claim)}: {row.why}.",
                 at=claim,
-                remedy=f"Remove {name}, or suppress this with the reason why this cluster needs it.",
+                remedy=f"Remove {name}, or suppress this finding and state why this cluster needs the variable.",
                 severity=severity,
             )
         else:
@@ -286,17 +286,17 @@ def _is_handled(job: Job, launch: Launch, name: str) -> bool:
 def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
     """MASTER_ADDR or MASTER_PORT is exported to a launcher that does not read it.
 
-    What it checks: MASTER_ADDR and MASTER_PORT are set for torchrun or deepspeed, and the launcher, without options for
-    them, uses its default instead.
+    What it checks: If MASTER_ADDR and MASTER_PORT are set for torchrun or deepspeed, options pass them to the launcher,
+    which otherwise uses its defaults.
 
     Why it matters: torchrun and deepspeed give their ranks an address and port of their own and overwrite both
     variables. The nodes then meet at a different address from the script's, or not at all.
 
     Example: `export MASTER_PORT=6000` and `torchrun --nnodes=2 --master_addr=node0 ...`: the port is 29500.
 
-    Fix: Pass it on: `--master_addr=$MASTER_ADDR --master_port=$MASTER_PORT`, or `--rdzv_endpoint`.
+    Fix: Pass them on: `--master_addr=$MASTER_ADDR --master_port=$MASTER_PORT`, or `--rdzv_endpoint`.
 
-    Known limits: Only where the launcher's own default is certain; a value equal to the default does no harm.
+    Known limits: Reported only if the launcher's own default is certain; a value that equals the default is harmless.
     """
     for launch in job.launches:
         for variable, quantity, option in (
@@ -316,7 +316,7 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
             ]
             if exported and not defaults and launch.launcher in ("torchrun", "deepspeed"):
                 if not job.setting(quantity, launch.scope):
-                    reason = f"cannot determine whether {launch.launcher} is given a {quantity.replace('_', ' ')}"
+                    reason = f"cannot determine whether {launch.launcher} gets a {quantity.replace('_', ' ')}"
                     yield unknown(launch.id, reason, at=exported[0])
                 continue
             if not exported or not defaults:
@@ -327,11 +327,11 @@ def exported_rendezvous_ignored(job: Job) -> Iterator[Verdict]:
                 default = joined(defaults[0].alternatives)
                 verdict = failed(
                     launch.id,
-                    f"{launch.launcher} does not read {variable}: {placed(exported[0])} has no"
-                    f" effect, and {default} is used.",
+                    f"{launch.launcher} does not read {variable}: {placed(exported[0])} has no effect, and the "
+                    f"default, {default}, is used.",
                     at=exported[0],
                     also=((launch, f"uses {default}"),),
-                    remedy=f"Pass it on: {option}=${variable}.",
+                    remedy=f"Pass the option: {option}=${variable}.",
                     fix=_option_fix(launch, f"{option}=${variable}"),
                 )
             yield verdict or passed(launch.id)
@@ -362,7 +362,7 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
 
     Example: `export NCCL_IB-DISABLE=1`, meant to be NCCL_IB_DISABLE.
 
-    Fix: Replace other characters by underscores.
+    Fix: Replace other characters with underscores.
 
     Known limits: Only `export` at the beginning of a line is checked.
     """
@@ -375,7 +375,7 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
         is_known = suggestion in known_variables()
         yield failed(
             claim.span.path,
-            f"{quoted(claim)} has no effect: names in a shell have letters, digits and underscores only"
+            f"{quoted(claim)} has no effect: shell variable names may contain only letters, digits and underscores"
             + (f"; {suggestion} is probably meant." if is_known else "."),
             at=claim,
             remedy=f"Write {suggestion}.",
@@ -385,7 +385,7 @@ def variable_name_refused_by_shell(job: Job) -> Iterator[Verdict]:
 
 @rule("ENV027", "assignment-split-by-shell", severity=Severity.ERROR, otherwise="the job has no launch line")
 def assignment_split_by_shell(job: Job) -> Iterator[Verdict]:
-    """A line that should set a variable is split at a blank or semicolon, and sets nothing or only a part.
+    """A line that should set a variable is split at a space or semicolon, and sets nothing or only a part.
 
     What it checks: `NAME = value` where the script uses the variable, and `export NAME= value`; also lists without
     quotes with a `;` or `&` between their items, in the script and in files that it sources, which is a warning.
@@ -437,7 +437,7 @@ def _is_set_by_launchers(job: Job, claim: Claim) -> bool:
     passes_with=("env.",),
 )
 def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
-    """A script sets a variable for a program, which does not see it.
+    """A script sets a variable for a program that does not see it.
 
     What it checks: Variables that launchers and communication libraries read (NPROC_PER_NODE, MASTER_ADDR, NCCL_*,
     CUDA_VISIBLE_DEVICES ...) are exported or precede the command. They are neither assigned on their own line
@@ -449,7 +449,7 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
     another port. deepspeed passes only variables with the prefixes NCCL, PYTHON, MLFLOW, MV2 and UCX to other hosts, so
     ranks there download a model again, or write a cache elsewhere.
 
-    Example: `NPROC_PER_NODE=8` on its own line, and `swift sft ...` below it.
+    Example: `NPROC_PER_NODE=8` on its own line, and `swift sft ...` on the next line.
 
     Fix: Write `export NPROC_PER_NODE=8`, or put the assignment before the command on the same line.
 
@@ -470,11 +470,11 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
         if claim.because:
             yield undecided(claim.span.path, (claim,)) or failed(
                 claim.span.path,
-                f"{quoted(claim)} is expanded by an inner shell, which does not get {name}: {placed(claim.because[0])}"
-                " is not passed on to that shell.",
+                f"{quoted(claim)} is expanded by an inner shell, where {name} is not set: {placed(claim.because[0])} "
+                "is not exported to that shell.",
                 at=claim,
                 also=((claim.because[0], "set here"),),
-                remedy=f"Export {name}, or let the outer script expand it: no backslash, and double quotes.",
+                remedy=f"Export {name}, or let the outer script expand it: use double quotes and no backslash.",
             )
             continue
         as_argument = claim.quantity == "variable_as_argument"
@@ -482,11 +482,11 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
             claim.span.path,
             f"{quoted(claim)} "
             + (
-                "is among the arguments, so the program gets it as an argument"
+                "comes after the program and is passed as an argument"
                 if as_argument
                 else "is neither exported nor used in the script"
             )
-            + f": the program does not see {name}.",
+            + f", so the program does not see {name}.",
             at=claim,
             remedy=f"Put it before the command: `{claim.spelling} command ...`."
             if as_argument
@@ -566,10 +566,10 @@ def _withheld_verdicts(job: Job) -> Iterator[Verdict]:
 def exported_value_replaced(job: Job) -> Iterator[Verdict]:
     """A script exports a variable twice in a row with different values.
 
-    What it checks: In a block of exports with constant values, no variable occurs twice with two values.
+    What it checks: In a block of exports with constant values, no variable occurs twice with different values.
 
-    Why it matters: Only the last value takes effect. Where each machine needs its own value, such as the name of an
-    interface, every machine gets the last one.
+    Why it matters: Only the last value takes effect. If each machine needs its own value, such as an interface name,
+    every machine gets the last one.
 
     Example: `export NCCL_SOCKET_IFNAME=eno1` and, on the next line, `export NCCL_SOCKET_IFNAME=enp96s0f0`.
 
@@ -583,14 +583,17 @@ def exported_value_replaced(job: Job) -> Iterator[Verdict]:
         later = claim.because[0]
         (name,) = texts(claim.value) or ("",)
         if name == "PATH":
-            yield unknown(claim.span.path, f"{quoted(claim)}: a shell may look up commands in between", at=claim)
+            yield unknown(
+                claim.span.path, f"{quoted(claim)}: a shell may look up commands before the next assignment", at=claim
+            )
             continue
         yield failed(
             claim.span.path,
             f"{quoted(claim)} has no effect: line {later.span.line} replaces it with {quoted(later)}.",
             at=claim,
             also=((later, "the value in effect"),),
-            remedy="Remove the unintended one" + (", or write both in one list." if name.endswith("_IFNAME") else "."),
+            remedy="Remove the assignment that is not intended"
+            + (", or write both in one list." if name.endswith("_IFNAME") else "."),
         )
 
 
@@ -606,14 +609,14 @@ def variable_left_on_this_machine(job: Job) -> Iterator[Verdict]:
     What it checks: A launch line in single quotes after ssh, pdsh or clush uses no variable that the script assigns:
     the shell on the other machine expands it.
 
-    Why it matters: The other machine has no such variable and expands it to nothing: every node gets the same rank, or
-    none, and no address. The launcher stops or waits.
+    Why it matters: The other machine has no such variable and expands it to an empty string: every node gets the same
+    rank or none, and no address. The launcher stops or waits.
 
     Example: `for h in $HOSTS; do ssh $h 'torchrun --node_rank=$rank ...' & done`.
 
     Fix: Write the command in double quotes, or close the single quotes around the variable.
 
-    Known limits: A variable that the other machine's profile happens to set under the same name is reported as well.
+    Known limits: A variable that the other machine's profile happens to set under the same name is also reported.
     """
     uses = distinct(job.about("variable_left_here"))
     for claim in uses:
@@ -621,8 +624,8 @@ def variable_left_on_this_machine(job: Job) -> Iterator[Verdict]:
         (name,) = texts(claim.value) or ("",)
         yield undecided_verdict or failed(
             claim.span.path,
-            f"`{claim.spelling}` is in single quotes, so the other machine expands it, and ${name} is set in this"
-            " script only: it expands to nothing there.",
+            f"`{claim.spelling}` is in single quotes, so the other machine expands it, but ${name} is set only in "
+            "this script: it is empty there.",
             at=claim,
             remedy="Write the command in double quotes.",
         )

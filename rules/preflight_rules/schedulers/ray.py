@@ -26,7 +26,9 @@ CLIENT_PORT = 10001
 
 
 def starts_of(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
-    """Yield the launches of `ray` (with `role`, only these), each with its role; the role is empty if unknown."""
+    """Yield the launches of `ray` (only those with `role`, if given), each with its role; the role is empty if
+    unknown.
+    """
     for launch in job.launches:
         if launch.launcher != "ray":
             continue
@@ -40,8 +42,8 @@ def starts_of(job: Job, role: str = "") -> Iterator[tuple[Launch, str]]:
 def ray_port_used_twice(job: Job) -> Iterator[Verdict]:
     """Two components of one Ray node are given the same port.
 
-    What it checks: The ports on a line of `ray start` differ from each other and lie outside the range of worker ports
-    (10002 to 19999 unless --min-worker-port and --max-worker-port say otherwise).
+    What it checks: The ports on a `ray start` line differ from each other and are outside the range of worker ports
+    (10002 to 19999, unless --min-worker-port and --max-worker-port change it).
 
     Why it matters: `ray start` stops with "Ray component ... is trying to use a port number ... that is used by other
     components".
@@ -50,7 +52,7 @@ def ray_port_used_twice(job: Job) -> Iterator[Verdict]:
 
     Fix: Use different ports outside 10002 to 19999, or move the range.
 
-    Known limits: Ports that other programs use are checked by `preflight check`.
+    Known limits: `preflight check` checks for ports that other programs use.
     """
     for launch, kind in starts_of(job):
         if kind == "submit":
@@ -70,7 +72,7 @@ def _port_verdict(job: Job, launch: Launch, port_claims: list[Claim]) -> Verdict
     if ranges:
         bounds = ranges[0].alternatives
         if len(bounds) != 1 or not isinstance(bounds[0], tuple) or len(bounds[0]) != 2:
-            return unknown(launch.id, f"the range of {quoted(ranges[0])} is not known", at=ranges[0])
+            return unknown(launch.id, f"the range of {quoted(ranges[0])} is unknown", at=ranges[0])
         low, high, range_claim = int(str(bounds[0][0])), int(str(bounds[0][1])), ranges[0]
     claim_by_port: dict[int, Claim] = {}
     for claim in port_claims:
@@ -111,7 +113,7 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
     """A worker joins at a port on which the head does not listen.
 
     What it checks: The port in `ray start --address=HOST:PORT` is the `--port` of the `ray start --head` in the same
-    job (6379 where none is given).
+    job (6379 by default).
 
     Why it matters: The worker retries for a while and stops; the head waits with too few nodes, and the program hangs
     at its first placement group.
@@ -143,12 +145,15 @@ def ray_worker_dials_another_port(job: Job) -> Iterator[Verdict]:
 
 
 @rule(
-    "RAY003", "ray-head-on-every-node", severity=Severity.ERROR, otherwise="nothing starts a Ray head on several nodes"
+    "RAY003",
+    "ray-head-on-every-node",
+    severity=Severity.ERROR,
+    otherwise="no launch starts a Ray head on several nodes",
 )
 def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
     """`ray start --head` is started on several nodes.
 
-    What it checks: srun, mpirun or pdsh starts the head on one node only.
+    What it checks: srun, mpirun or pdsh starts the head on only one node.
 
     Why it matters: Each node becomes its own cluster. The workers join one of them, and the program sees only some
     of the GPUs, or waits for the rest.
@@ -187,21 +192,21 @@ def ray_head_on_every_node(job: Job) -> Iterator[Verdict]:
     "ray-start-returns-at-once",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="srun starts no `ray start`",
+    otherwise="srun does not start `ray start`",
 )
 def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
     """`ray start` under srun lacks `--block`, so the step ends and Slurm kills the daemons.
 
-    What it checks: A line of `ray start` directly under srun has `--block`.
+    What it checks: A `ray start` line directly under srun has `--block`.
 
     Why it matters: Without it the command starts its daemons and returns. The step ends, Slurm cleans up after it, and
-    the node leaves the cluster right after it joined.
+    the node leaves the cluster right after joining.
 
     Example: `srun -N1 -n1 -w "$node" ray start --address="$head:6379"`.
 
     Fix: Add `--block`, and `&` after the line so that the script continues.
 
-    Known limits: Where Slurm does not track processes, the daemons survive.
+    Known limits: If Slurm does not track processes, the daemons survive.
     """
     for launch, kind in starts_of(job):
         if kind not in ("head", "worker") or "srun" not in launch.wrappers:
@@ -215,8 +220,8 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
         elif all(claim.alternatives == (False,) for claim in block_claims):
             yield failed(
                 launch.id,
-                "`ray start` without `--block` returns at once; the srun step ends with it, and Slurm kills the"
-                " daemons.",
+                "`ray start` without `--block` returns immediately; then the srun step ends, and Slurm kills the "
+                "daemons.",
                 at=launch,
                 remedy="Add --block, and `&` after the line so that the script continues.",
             )
@@ -225,19 +230,23 @@ def ray_start_returns_at_once(job: Job) -> Iterator[Verdict]:
 
 
 @rule(
-    "RAY005", "ray-start-options-conflict", severity=Severity.ERROR, fix="safe", otherwise="no `ray start` of a worker"
+    "RAY005",
+    "ray-start-options-conflict",
+    severity=Severity.ERROR,
+    fix="safe",
+    otherwise="no `ray start` joins a worker",
 )
 def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
     """A worker's `ray start` lacks the head's address, or has an option that only the head accepts.
 
-    What it checks: Without `--head`, a line of `ray start` has `--address` and has no `--port`.
+    What it checks: Without `--head`, a `ray start` line has `--address` and no `--port`.
 
     Why it matters: `ray start` stops: "--address is a required flag unless starting a head node", or "--port should
     only be specified when starting head node".
 
     Example: `ray start --address=$HEAD:6379 --port=6379`.
 
-    Fix: Give workers `--address=HEAD:PORT` alone.
+    Fix: Pass only `--address=HEAD:PORT` to workers.
 
     Known limits: An address in RAY_ADDRESS does not count for `ray start`.
     """
@@ -258,7 +267,7 @@ def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
                 f"{quoted(port)} may only be given together with --head; this line joins {quoted(address[0])}.",
                 at=port,
                 also=((address[0], "a worker's line"),),
-                remedy="Drop --port; the port of the head is in --address.",
+                remedy="Remove --port; --address contains the port of the head.",
                 fix=make_fix(f"drop {port.spelling}", delete_word(port), safe=True),
             )
         else:
@@ -271,8 +280,8 @@ def ray_start_options_conflict(job: Job) -> Iterator[Verdict]:
 def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
     """`ray job submit` is given an address that accepts no jobs.
 
-    What it checks: The address of `ray job submit`, or RAY_ADDRESS in its environment, is that of the dashboard
-    (`http://HOST:8265`), not of Ray Client (`ray://`, port 10001) and not the head's own port (6379).
+    What it checks: The address of `ray job submit`, or RAY_ADDRESS in its environment, is the dashboard's
+    (`http://HOST:8265`), not that of Ray Client (`ray://`, port 10001) or the head's own port (6379).
 
     Why it matters: The dashboard accepts jobs over HTTP. With `ray://` the command stops; the other ports do not serve
     HTTP, and it fails or hangs.
@@ -281,7 +290,7 @@ def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
 
     Fix: `--address http://head:8265`.
 
-    Known limits: The dashboard may have been moved to one of those ports, so a port is only a warning.
+    Known limits: The dashboard may be configured to use one of those ports, so a port is only a warning.
     """
     for launch, _ in starts_of(job, "submit"):
         claims = job.setting("ray_submit_address", launch.scope) or job.setting("env.RAY_ADDRESS", launch.scope)
@@ -297,7 +306,7 @@ def ray_job_sent_to_wrong_address(job: Job) -> Iterator[Verdict]:
             verdict is None and addresses and all(re.search(rf":(?:{CLIENT_PORT}|6379)/?$", text) for text in addresses)
         ):
             verdict = _wrong_address(
-                launch, claims[0], "is not the port of the dashboard, which accepts jobs", Severity.WARNING
+                launch, claims[0], "is not the port of the dashboard, where jobs are submitted", Severity.WARNING
             )
         yield verdict or passed(launch.id)
 
@@ -307,7 +316,7 @@ def _wrong_address(launch: Launch, claim: Claim, fault: str, severity: Severity 
         launch.id,
         f"{quoted(claim)} {fault}.",
         at=claim,
-        also=((launch, "sent from here"),),
+        also=((launch, "submitted here"),),
         remedy="Use the dashboard: --address http://HOST:8265.",
         severity=severity,
     )
@@ -329,10 +338,10 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
 
     What it checks: `ray.get(pg.ready())` of a placement group with known bundles has a timeout.
 
-    Why it matters: A bundle is never split over nodes. If no node of the cluster has all requested resources, the group
-    stays pending; only Ray's log reports it, and the job waits forever while it holds its resources.
+    Why it matters: A bundle is never split across nodes. If no node of the cluster has all requested resources, the
+    group stays pending; only Ray's log reports it, and the job waits forever while it holds its resources.
 
-    Example: `pg = placement_group([{"CPU": 2}], strategy="SPREAD")`, `ray.get(pg.ready())`, on nodes of one CPU.
+    Example: `pg = placement_group([{"CPU": 2}], strategy="SPREAD")`, `ray.get(pg.ready())`, on nodes with one CPU.
 
     Fix: `ray.get(pg.ready(), timeout=600)`, or `pg.wait(timeout_seconds=600)`, and stop with a message; compare the
     largest bundle with the nodes.
@@ -350,10 +359,10 @@ def placement_group_waited_for_without_end(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             subject,
-            f"{quoted(waits)} waits forever if no node of the cluster has {next(iter(texts(bundle.value)), 'room')}"
-            f" for the bundle {quoted(bundle)} (line {bundle.span.line}), without an error.",
+            f"{quoted(waits)} waits forever, without an error, if no node of the cluster has "
+            f"{next(iter(texts(bundle.value)), 'room')} for the bundle {quoted(bundle)} (line {bundle.span.line}).",
             at=waits,
-            also=((bundle, "never split over nodes"),),
+            also=((bundle, "never split across nodes"),),
             remedy="Add a timeout, ray.get(pg.ready(), timeout=600), and compare the largest bundle with the nodes.",
         )
 
@@ -376,8 +385,8 @@ def _fits_anywhere(bundle: str) -> bool:
 def worker_gpus_not_used(job: Job) -> Iterator[Verdict]:
     """`resources_per_worker` and `use_gpu` of a Ray trainer contradict each other.
 
-    What it checks: `resources_per_worker` of a ScalingConfig has a `GPU` above 0 only where `use_gpu` is True; without
-    `use_gpu` it is False. A `GPU` of 0 with `use_gpu=True` counts as 1, so Ray accepts it.
+    What it checks: `resources_per_worker` of a ScalingConfig has a `GPU` above 0 only if `use_gpu` is True; the default
+    of `use_gpu` is False. A `GPU` of 0 with `use_gpu=True` counts as 1, so Ray accepts it.
 
     Why it matters: Ray rejects such a ScalingConfig with ValueError, in the script that starts everything.
 
@@ -385,7 +394,7 @@ def worker_gpus_not_used(job: Job) -> Iterator[Verdict]:
 
     Fix: `use_gpu=True`, or no `GPU` among the resources.
 
-    Known limits: Only resources that are written out are judged.
+    Known limits: Only literal resources are judged.
     """
     for subject, gpu_claim in subject_claims(job, "ray_train_worker_gpus"):
         flag_claim = gpu_claim.because[0] if gpu_claim.because else None
@@ -416,7 +425,7 @@ _PREFIX = "setting.ray."
 def scaling_config_refused(job: Job) -> Iterator[Verdict]:
     """Ray rejects a ScalingConfig: an unknown argument, an invalid value, or two arguments that contradict each other.
 
-    What it checks: The arguments of each `ScalingConfig(...)` are compared with a table of what its constructor
+    What it checks: The arguments of each `ScalingConfig(...)` are checked against a table of what its constructor
     rejects.
 
     Why it matters: The driver stops with a TypeError or ValueError after the cluster was started.
@@ -515,16 +524,16 @@ class _Offer(NamedTuple):
     "RAY023",
     "workers-larger-than-cluster",
     severity=Severity.ERROR,
-    otherwise="no ScalingConfig is used on a cluster of Ray that the files describe",
+    otherwise="no ScalingConfig is used on a Ray cluster that the files describe",
 )
 def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     """The workers of a Ray trainer request more GPUs or CPUs than the cluster in the files has.
 
     What it checks: The total request of a ScalingConfig is at most the resources of `ray.init(num_cpus=...)`, of all
     pods of the RayCluster or RayJob, of the node types in the file for `ray up`, or of the `ray start` lines. Each
-    worker uses one GPU with `use_gpu`, otherwise one CPU, or its `resources_per_worker`. For STRICT_PACK one node has
-    all of it. If a function that Ray Tune runs as a trial makes the trainer, the resources of the trial count as well:
-    its workers get a placement group of their own.
+    worker uses one GPU with `use_gpu`, otherwise one CPU, or its `resources_per_worker`. For STRICT_PACK, one node has
+    all resources. If a function that Ray Tune runs as a trial creates the trainer, the resources of the trial are
+    added, because its workers get a separate placement group.
 
     Why it matters: The placement group of the workers stays pending. The trainer waits forever, and only Ray's log
     reports the missing resources.
@@ -534,7 +543,7 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     Fix: Fewer workers, or a larger cluster.
 
     Known limits: An object that autoscales is not judged. With `ray start` the finding is a warning, because other
-    machines may join the cluster by hand. A number from a settings file next to the script also gives a warning.
+    machines may join the cluster manually. A number from a settings file next to the script also gives a warning.
     """
     calls = distinct(job.about("ray_scaling"))
     for resource, quantity in (("GPU", "pod_gpus"), ("CPU", "pod_cpus")) if len(calls) == 1 else ():
@@ -575,8 +584,8 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
         place = "its largest node" if on_one_node else "the cluster"
         yield failed(
             job.name,
-            f"{quoted(arguments['num_workers'])} requests {need}, but {place} has {amount:g}"
-            f" ({placed(first)}{' and more' if rest else ''}): Ray waits forever for the rest.",
+            f"{quoted(arguments['num_workers'])} requests {need}, but {place} has only {amount:g} "
+            f"({placed(first)}{' and more' if rest else ''}): Ray waits forever for the rest.",
             at=arguments["num_workers"],
             also=(
                 *(
@@ -594,16 +603,16 @@ def workers_larger_than_cluster(job: Job) -> Iterator[Verdict]:
 def _trial_verdict(
     job: Job, arguments: dict[str, Claim], resource: str, request: float, held_by_trial: float, offer: _Offer
 ) -> Verdict:
-    """Return the verdict on workers that fit into the cluster, beside the trial of Ray Tune that starts them."""
+    """Return the verdict on workers that fit into the cluster, next to the trial of Ray Tune that starts them."""
     if request + held_by_trial <= offer.amount:
         return passed(job.name)
     trial = arguments[f"trial.{resource}"]
     held_text = f"{held_by_trial:g} {resource}{'' if held_by_trial == 1 else 's'}"
     return failed(
         job.name,
-        f"{quoted(trial)} reserves {held_text} for a trial, and the trainer in it requests"
-        f" {request:g} more for its workers, but the cluster has {offer.amount:g} ({placed(offer.because[0])}): Ray"
-        " waits forever for the rest.",
+        f"{quoted(trial)} reserves {held_text} for a trial, and its trainer requests {request:g} more for the "
+        f"workers, but the cluster has only {offer.amount:g} ({placed(offer.because[0])}): Ray waits forever for the "
+        "rest.",
         at=trial,
         also=(
             (arguments["num_workers"], "the workers"),
@@ -713,13 +722,13 @@ def _start_lines_offer(job: Job, quantity: str = "ray_num_gpus") -> _Offer | Non
     "RAY025",
     "actors-larger-than-cluster",
     severity=Severity.ERROR,
-    otherwise="no actors are made on a cluster of Ray whose size the files give",
+    otherwise="no actors are created on a Ray cluster whose size the files give",
 )
 def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     """The actors of a Ray script hold more CPUs or GPUs than the cluster has.
 
-    What it checks: The `num_cpus` and `num_gpus` of all actors that the script keeps are together at most the resources
-    of `ray.init(num_cpus=...)`, of `ray start --head --num-cpus`, or of the RayCluster's pods.
+    What it checks: The total `num_cpus` and `num_gpus` of all actors that the script keeps are at most the resources of
+    `ray.init(num_cpus=...)`, of `ray start --head --num-cpus`, or of the RayCluster's pods.
 
     Why it matters: An actor that does not fit stays pending. Its first method never returns, and `ray.get` waits
     forever; only Ray's log reports the missing resources.
@@ -729,7 +738,7 @@ def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
     Fix: Fewer actors, a smaller share for each, or a larger cluster.
 
     Known limits: Actors under a condition, in a loop or in a placement group are not counted, and a script that ends
-    actors is not judged. With `ray start` the finding is a warning, because other machines may join by hand.
+    actors is not judged. With `ray start` the finding is a warning, because other machines may join manually.
     """
     for resource in ("cpus", "gpus"):
         held_claims = distinct(job.about(f"ray_held_{resource}"))
@@ -749,15 +758,15 @@ def actors_larger_than_cluster(job: Job) -> Iterator[Verdict]:
             largest = max(known, key=lambda claim: known[claim])
             verdict = failed(
                 job.name,
-                f"{quoted(largest)}{' and the other actors' if len(held_claims) > 1 else ''} hold {total:g}"
-                f" {resource[:-1].upper()}s at once, but the cluster has {offer.amount:g} ({placed(offer.because[0])}):"
-                " an actor stays pending, and its callers wait forever.",
+                f"{quoted(largest)}{' and the other actors' if len(held_claims) > 1 else ''} hold {total:g} "
+                f"{resource[:-1].upper()}s at once, but the cluster has only {offer.amount:g} "
+                f"({placed(offer.because[0])}): an actor stays pending, and its callers wait forever.",
                 at=largest,
                 also=(
-                    *((claim, "holds some as well") for claim in held_claims if claim is not largest),
+                    *((claim, "also holds some") for claim in held_claims if claim is not largest),
                     *((claim, "a part of the cluster") for claim in offer.because),
                 ),
-                remedy="Make fewer actors, give each a smaller share, or start a larger cluster.",
+                remedy="Create fewer actors, give each a smaller share, or start a larger cluster.",
                 severity=None if offer.certain else Severity.WARNING,
             )
         yield verdict or passed(job.name)
@@ -801,7 +810,7 @@ _IMAGE = re.compile(r"(?:\S+/)?rayproject/ray(?:-\w+)*:(?P<ray>\d+\.\d+\.\d+)(?:
     "RAY024",
     "ray-releases-differ-in-cluster",
     severity=Severity.ERROR,
-    otherwise="no cluster of Ray has several kinds of pods with images of the Ray project",
+    otherwise="no Ray cluster has several kinds of pods with images of the Ray project",
 )
 def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
     """The head and the workers of a Ray cluster have different releases of Ray or Python.
@@ -809,14 +818,14 @@ def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
     What it checks: The images `rayproject/ray:RELEASE-pyVERSION` of the pods of one RayCluster or RayJob have the same
     release of Ray, and the same release of Python if both tags name it.
 
-    Why it matters: A worker of another release stops with "Version mismatch" when it joins, and its pod is started
+    Why it matters: A worker with another release stops with "Version mismatch" when it joins, and its pod is restarted
     again and again.
 
     Example: `rayproject/ray:2.46.0` for the head and `rayproject/ray:2.40.0` for the workers.
 
     Fix: Use one image for all pods.
 
-    Known limits: Images of other names are not judged.
+    Known limits: Images with other names are not judged.
     """
     for workload in workloads(job):
         # The first container of a pod is Ray's.
@@ -838,8 +847,8 @@ def ray_releases_differ_in_cluster(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             workload.id,
-            f"{quoted(other[0])} and {placed(first)} are in one cluster: a node of another release of Ray or Python"
-            " stops with 'Version mismatch' when it joins.",
+            f"{quoted(other[0])} and {placed(first)} are in one cluster: a node with another release of Ray or "
+            "Python stops with 'Version mismatch' when it joins.",
             at=other[0],
             also=((first, "the other release"),),
             remedy="Use one image for all pods of the cluster.",

@@ -48,10 +48,10 @@ def header_claims(job: Job, quantity: str) -> tuple[Claim, ...]:
 def directive_not_read(job: Job) -> Iterator[Verdict]:
     """A line looks like an sbatch directive, but sbatch does not read it.
 
-    What it checks: `#SBATCH` after the first command of the script, `#SBATCH--nodes` without a space, `#sbatch` in
-    lower case. After the first command, an option that requests nodes, tasks, GPUs, memory, time, a partition, an
-    account and the like is an error, any other a warning. `# SBATCH` with a space may be disabled on purpose: it is
-    information, and a warning if it is the only line with the number of nodes that a launch needs.
+    What it checks: No `#SBATCH` line comes after the first command of the script, lacks the space (`#SBATCH--nodes`) or
+    is in lower case (`#sbatch`). After the first command, an option that requests nodes, tasks, GPUs, memory, time, a
+    partition, an account and the like is an error, any other option a warning. `# SBATCH` with a space may be disabled
+    on purpose: it is informational, or a warning if it is the only line with the number of nodes that a launch needs.
 
     Why it matters: sbatch stops reading at the first command and ignores the rest without a message. The job runs with
     the defaults of the cluster: one node, no GPU, an hour.
@@ -93,7 +93,7 @@ def _severity(job: Job, claim: Claim) -> Severity:
 
 
 def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
-    """Return whether only the ignored line states the number of nodes that a launch needs."""
+    """Return whether only the ignored line gives the number of nodes that a launch needs."""
     directive = re.search(r"SBATCH[ \t]+(?:--nodes[= ]|-N[ \t]*)(\d{1,6})[ \t]*$", claim.spelling)
     if directive is None or int(directive[1]) < 2 or header_claims(job, "nodes"):
         return False
@@ -107,21 +107,22 @@ def _sets_needed_nodes(job: Job, claim: Claim) -> bool:
 def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
     """`--ntasks` and `--ntasks-per-node` of one header contradict each other.
 
-    What it checks: With `--nodes`, `--ntasks` and `--ntasks-per-node` all given, that nodes x tasks per node = tasks.
+    What it checks: If `--nodes`, `--ntasks` and `--ntasks-per-node` are all given, nodes x tasks per node = tasks.
 
     Why it matters: sbatch then ignores `--ntasks-per-node` ("can't honor --ntasks-per-node"), and ranks are placed
     differently from what the script expects.
 
     Example: `#SBATCH --nodes=2 --ntasks=4 --ntasks-per-node=4`.
 
-    Fix: Leave `--ntasks` out, or make it the product.
+    Fix: Remove `--ntasks`, or set it to the product.
 
-    Known limits: Fewer tasks than the product are allowed, and only information, unless a node has a GPU for each task.
+    Known limits: Fewer tasks than the product are allowed, and only informational, unless a node has a GPU for each
+    task.
     """
     nodes, tasks, per_node = (header_claims(job, name) for name in ("nodes", "tasks", "tasks_per_node"))
     nodes, tasks, per_node = (tuple(c for c in found if c.scope == Scope()) for found in (nodes, tasks, per_node))
     if not nodes or not tasks or not per_node:
-        yield not_applicable(job.name, "no header sets the number of nodes, of tasks and of tasks per node")
+        yield not_applicable(job.name, "no header sets the numbers of nodes, tasks and tasks per node")
         return
     verdict = undecided(job.name, (nodes[0], tasks[0], per_node[0]))
     node_counts, task_counts, per_node_counts = (numbers(claim.value) for claim in (nodes[0], tasks[0], per_node[0]))
@@ -137,7 +138,7 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
             f"{quoted(tasks[0])}, but {quoted(nodes[0])} x {quoted(per_node[0])} = {product}: sbatch ignores one of"
             f" the options.",
             at=tasks[0],
-            also=((per_node[0], "tasks of a node"), (nodes[0], "nodes")),
+            also=((per_node[0], "tasks per node"), (nodes[0], "nodes")),
             remedy=f"Remove --ntasks, or write --ntasks={product}.",
             severity=None if task_counts[0] > product else Severity.WARNING if has_gpu_per_task else Severity.INFO,
         )
@@ -152,10 +153,10 @@ def tasks_contradict_tasks_per_node(job: Job) -> Iterator[Verdict]:
     otherwise="no header sets a time limit",
 )
 def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
-    """`--time` has a form that Slurm rejects, or gives minutes where hours are probably intended.
+    """`--time` has a form that Slurm rejects, or gives minutes although hours are probably intended.
 
-    What it checks: The forms of the manual: minutes, minutes:seconds, hours:minutes:seconds, days-hours and so on. A
-    bare 24, 48, 72 ... is a warning: it means minutes.
+    What it checks: The time has one of the forms in the manual: minutes, minutes:seconds, hours:minutes:seconds,
+    days-hours and so on. A bare 24, 48, 72 ... is a warning, because it means minutes.
 
     Why it matters: sbatch rejects the script ("Invalid --time specification"), or ends the job after 24 minutes.
 
@@ -178,7 +179,7 @@ def time_limit_not_what_it_seems(job: Job) -> Iterator[Verdict]:
         elif values and not any(_TIME.fullmatch(value.strip()) for value in values):
             yield failed(
                 job.name,
-                f"{quoted(claim)} is not a time that Slurm understands: sbatch rejects the script.",
+                f"{quoted(claim)} is not a valid Slurm time: sbatch rejects the script.",
                 at=claim,
                 remedy="Write hours:minutes:seconds (24:00:00) or days-hours (1-00).",
             )
@@ -211,7 +212,7 @@ def _option_name(claim: Claim) -> str:
     otherwise="no header requests memory",
 )
 def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
-    """Memory is requested with two options that exclude each other.
+    """Memory is requested with two mutually exclusive options.
 
     What it checks: One header has at most one of `--mem`, `--mem-per-cpu` and `--mem-per-gpu`.
 
@@ -221,7 +222,7 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
 
     Fix: Keep one of them.
 
-    Known limits: Options on the command line of sbatch are not seen.
+    Known limits: Options on sbatch's command line are not seen.
     """
     by_file: dict[str, list[Claim]] = {}
     for claim in job.about("batch_directive"):
@@ -236,7 +237,7 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
         undecided_verdict = undecided(job.name, (first, second))
         yield undecided_verdict or failed(
             job.name,
-            f"{quoted(first)} and {placed(second)} exclude each other: sbatch rejects the script.",
+            f"{quoted(first)} and {placed(second)} are mutually exclusive: sbatch rejects the script.",
             at=second,
             also=((first, "the other"),),
             remedy=f"Keep --{_option_name(first)} or --{_option_name(second)}, not both.",
@@ -248,7 +249,7 @@ def memory_options_exclude_each_other(job: Job) -> Iterator[Verdict]:
     "step-larger-than-allocation",
     severity=Severity.ERROR,
     profile="default",
-    otherwise="no step sets its own number of nodes",
+    otherwise="no step sets its number of nodes",
 )
 def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
     """A step requests more nodes than the job has.
@@ -256,13 +257,13 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
     What it checks: `srun --nodes` of a batch script is at most `#SBATCH --nodes`.
 
     Why it matters: srun rejects the step ("More processors requested than permitted") or waits for nodes that never
-    come.
+    become available.
 
     Example: `#SBATCH --nodes=2` and `srun --nodes=4 ...`.
 
-    Fix: Take the number from the allocation: leave `--nodes` out of srun, or write $SLURM_NNODES.
+    Fix: Use the allocation's number: remove `--nodes` from srun, or write $SLURM_NNODES.
 
-    Known limits: Directives may be overridden on the command line of sbatch.
+    Known limits: Directives may be overridden on sbatch's command line.
     """
     for step in steps(job):
         requested = step.about("step_nodes")
@@ -274,8 +275,8 @@ def step_larger_than_allocation(job: Job) -> Iterator[Verdict]:
         if verdict is None and requested_count and granted_count and min(requested_count) > max(granted_count):
             verdict = failed(
                 step.subject,
-                f"{quoted(requested)} requests {counted(min(requested_count), 'node')}, and {placed(grants[0])} grants"
-                f" {max(granted_count)}.",
+                f"{quoted(requested)} requests {counted(min(requested_count), 'node')}, but {placed(grants[0])} "
+                f"grants only {max(granted_count)}.",
                 at=requested,
                 also=((grants[0], "granted"),),
                 remedy="Remove --nodes from srun, or raise it in the header.",
@@ -288,16 +289,16 @@ def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
     """The steps of a script together use fewer nodes than the job has.
 
     What it checks: The nodes of all background steps together, or of the largest foreground step, equal `#SBATCH
-    --nodes`, where all of them are known.
+    --nodes`, if all are known.
 
-    Why it matters: The nodes that no step uses are billed and blocked for others for the whole run.
+    Why it matters: The nodes that no step uses are paid for and unavailable to others during the whole run.
 
     Example: `#SBATCH --nodes=4` and a single `srun --nodes=2 python train.py`.
 
-    Fix: Request as many nodes as the steps use, or let the steps use all of them.
+    Fix: Request as many nodes as the steps use, or use all nodes in the steps.
 
-    Known limits: Only reported where every command that does some work is a step whose nodes are known, not with
-    mpirun, ssh and the like in the script.
+    Known limits: Reported only if every command that does some work is a step with a known number of nodes, and not if
+    the script uses mpirun, ssh and the like.
     """
     grants = tuple(c for c in header_claims(job, "nodes") if c.scope == Scope())
     all_steps = list(steps(job))
@@ -338,11 +339,11 @@ def granted_nodes_beyond_all_steps(job: Job) -> Iterator[Verdict]:
         return
     yield failed(
         job.name,
-        f"{quoted(grants[0])} requests {counted(min(granted_count), 'node')}, and the steps of the script use"
-        f" {used_count}: {min(granted_count) - used_count} stay idle.",
+        f"{quoted(grants[0])} requests {counted(min(granted_count), 'node')}, but the steps of the script use "
+        f"{used_count}: {min(granted_count) - used_count} stay idle.",
         at=grants[0],
         also=tuple((claim, "used by a step") for claim in known[:8] if claim.span != grants[0].span),
-        remedy=f"Request {counted(used_count, 'node')}, or let the steps use all.",
+        remedy=f"Request {counted(used_count, 'node')}, or use all nodes in the steps.",
     )
 
 
@@ -355,7 +356,7 @@ _MAX_NUMBER_LENGTH = 6
 class Option(NamedTuple):
     """One option of sbatch: whether it takes a value (`none`, `optional`, `required`), and in which form.
 
-    sbatch does not read the value if an option of `ignored_beside` is given, too.
+    sbatch ignores the value if an option in `ignored_beside` is also given.
     """
 
     name: str
@@ -385,8 +386,8 @@ def _common_mistakes() -> dict[str, str]:
 def directive_refused(job: Job) -> Iterator[Verdict]:
     """sbatch rejects a directive: an unknown option, a value it cannot parse, or a combination of two options.
 
-    What it checks: Every option of an `#SBATCH` header is in the table of sbatch's options and has a value of its form;
-    every word belongs to an option; and GPUs per node equal tasks per node times GPUs per task.
+    What it checks: Every option of an `#SBATCH` header is in the table of sbatch's options and has a value of the right
+    form; every word belongs to an option; and GPUs per node equal tasks per node times GPUs per task.
 
     Why it matters: sbatch stops ("unrecognized option", "Invalid numeric value") and the job is never queued.
 
@@ -395,7 +396,7 @@ def directive_refused(job: Job) -> Iterator[Verdict]:
     Fix: Use the option or the form that the finding names.
 
     Known limits: A name that resembles no sbatch option is only informational, because site plugins add options. A
-    placeholder in place of a number (`your_nodes`) is a warning.
+    placeholder instead of a number (`your_nodes`) is a warning.
     """
     claims = distinct(job.about("batch_directive"))
     if not claims:
@@ -422,7 +423,7 @@ def _option_verdict(subject: str, claim: Claim, given_options: Set[str]) -> Verd
     if not name:
         return failed(
             subject,
-            f"`{value}` follows a value in this directive and is not an option: sbatch rejects the script.",
+            f"`{value}` after the value in this directive is not an option: sbatch rejects the script.",
             at=claim,
             remedy="Write the value without spaces, or remove the word.",
         )
@@ -464,7 +465,9 @@ def _split_option(claim: Claim) -> tuple[str, str | None]:
 
 
 def _option(name: str) -> tuple[Option | None, str, str]:
-    """Return the option with this name or unambiguous prefix; else None, the likely option and sbatch's message."""
+    """Return the option with this name or unambiguous prefix; otherwise None, the likely option and sbatch's
+    message.
+    """
     all_options = options()
     if name in all_options:
         return all_options[name], "", ""
@@ -530,7 +533,7 @@ def _combination_verdicts(job: Job, claims: tuple[Claim, ...]) -> Iterator[Verdi
                 f"{quoted(minimum)} is more than {placed(limit)}: sbatch rejects the script.",
                 at=minimum,
                 also=((limit, "the limit"),),
-                remedy="Give --time-min less than --time.",
+                remedy="Set --time-min to less than --time.",
             )
 
 
@@ -546,8 +549,7 @@ def _gpu_verdicts(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
         first, last = gpu_counts[0][0], gpu_counts[-1][0]
         yield failed(
             job.name,
-            f"{quoted(last)} and {placed(first)}: only one of them names the type of the GPUs, so sbatch rejects the"
-            " script.",
+            f"{quoted(last)} and {placed(first)}: only one of them names the GPU type, so sbatch rejects the script.",
             at=last,
             also=((first, "with this"),),
             remedy="Name the type in both, or in neither.",
@@ -565,11 +567,11 @@ def _gpu_verdicts(job: Job, by_name: dict[str, Claim]) -> Iterator[Verdict]:
         if needed and needed != counts[per_node.span]:
             yield failed(
                 job.name,
-                f"{placed(per_node)} gives a node {counts[per_node.span]} GPUs, but {quoted(per_task)} and"
-                f" {placed(node_tasks)} use {needed}: sbatch rejects the script.",
+                f"{placed(per_node)} gives each node {counts[per_node.span]} GPUs, but {quoted(per_task)} and "
+                f"{placed(node_tasks)} use {needed}: sbatch rejects the script.",
                 at=per_task,
-                also=((per_node, "GPUs of a node"), (node_tasks, "tasks of a node")),
-                remedy=f"Leave one of them out, or set --gpus-per-node={needed}.",
+                also=((per_node, "GPUs per node"), (node_tasks, "tasks per node")),
+                remedy=f"Remove one of them, or set --gpus-per-node={needed}.",
             )
     nodes = by_name.get("nodes")
     match = re.match(r"\d{1,6}(?=-|$)", _split_option(nodes)[1] or "") if nodes is not None else None
@@ -636,10 +638,10 @@ def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
 
     Example: `#SBATCH --ntasks-per-node=8` with `srun torchrun --nproc_per_node=8 train.py`.
 
-    Fix: `#SBATCH --ntasks-per-node=1` (or `srun --ntasks-per-node=1 torchrun ...`), or drop torchrun and let srun start
-    the ranks.
+    Fix: `#SBATCH --ntasks-per-node=1` (or `srun --ntasks-per-node=1 torchrun ...`), or remove torchrun and let srun
+    start the ranks.
 
-    Known limits: One process per launcher (`--nproc_per_node=1`) with as many launchers as `--nnodes` is valid, if
+    Known limits: One process per launcher (`--nproc_per_node=1`) with as many launchers as `--nnodes` is valid but
     rare, and is not reported. Launchers inside a script that reads SLURM_LOCALID itself are not analysed.
     """
     for launch in job.launches:
@@ -661,7 +663,7 @@ def launcher_started_more_than_once_per_node(job: Job) -> Iterator[Verdict]:
 
 
 def _starts_one_rank(job: Job, launch: Launch) -> bool:
-    """Return whether each launcher starts one rank, for itself or as one of as many as `--nnodes`."""
+    """Return whether each launcher starts one rank, alone or as one of as many launchers as `--nnodes`."""
     processes = job.setting("processes_per_node", launch.scope)
     if processes and certainly_one(job_value(processes)) and job.setting("standalone", launch.scope):
         return True
@@ -705,7 +707,7 @@ def _several_launchers_finding(job: Job, launch: Launch, tasks: Claim, launchers
         launch.id,
         message,
         at=tasks,
-        also=((launch, "the launcher"), *((claim, "ranks of each launcher") for claim in processes)),
+        also=((launch, "the launcher"), *((claim, "ranks per launcher") for claim in processes)),
         remedy=f"Set `--ntasks-per-node=1`, or let srun start the script itself without {launch.launcher}.",
     )
 
@@ -738,18 +740,18 @@ def _is_task_of_srun(stated: Stated[Launch]) -> bool:
 def one_task_for_several_gpus(question: LaunchQuestion) -> Verdict | None:
     """srun starts one task per node, although each node has several GPUs.
 
-    What it checks: Where srun starts Python itself on several nodes, that tasks per node is not 1 while more than one
-    GPU per node is granted.
+    What it checks: If srun itself starts Python on several nodes, the number of tasks per node is not 1 although
+    several GPUs per node are granted.
 
-    Why it matters: Each task is one rank. With one task per node only one GPU per node works, or the script starts its
-    own ranks, whose ranks then differ from Slurm's.
+    Why it matters: Each task is one rank. With one task per node, only one GPU per node is used, or the script starts
+    its own ranks, whose numbers differ from Slurm's.
 
     Example: `#SBATCH --nodes=2 --gres=gpu:4` and `srun python train.py`, without `--ntasks-per-node=4`.
 
     Fix: `#SBATCH --ntasks-per-node=<GPUs per node>`, or start the script through torchrun.
 
     Known limits: A script that drives all GPUs of its node from one process (model parallelism in one process) is
-    correct; therefore the finding is a warning of medium confidence. One that spawns its ranks is not judged.
+    correct, so the finding is a warning of medium confidence. A script that spawns its ranks is not judged.
     """
     gpus, nodes, tasks = question.of
     if not tasks:
@@ -760,11 +762,11 @@ def one_task_for_several_gpus(question: LaunchQuestion) -> Verdict | None:
         count = numbers(job_value(gpus))
         return failed(
             question.subject,
-            f"{quoted(gpus[0])} grants {joined(count)} GPUs on each node, but srun starts one task there"
-            f" ({quoted(tasks[0])}), so one rank: {joined(n - 1 for n in count)} stay idle unless the"
-            " script uses them itself.",
+            f"{quoted(gpus[0])} grants {joined(count)} GPUs on each node, but srun starts only one task, and so one "
+            f"rank, there ({quoted(tasks[0])}): {joined(n - 1 for n in count)} stay idle unless the script uses them "
+            "itself.",
             at=question.of.launch,
-            also=((gpus[0], "GPUs of each node"), (tasks[0], "tasks of each node")),
+            also=((gpus[0], "GPUs per node"), (tasks[0], "tasks per node")),
             remedy=f"Set `--ntasks-per-node={joined(count)}`, or start the script with torchrun.",
         )
     return None
@@ -779,11 +781,11 @@ def one_task_for_several_gpus(question: LaunchQuestion) -> Verdict | None:
 def multi_node_launcher_on_first_node_only(job: Job) -> Iterator[Verdict]:
     """A launcher for several nodes runs only on the first node of the allocation.
 
-    What it checks: In a batch script for several nodes, that a launcher which must run on every node (`torchrun
-    --nnodes=4`) is started by srun, mpirun, pdsh or ssh.
+    What it checks: In a batch script for several nodes, srun, mpirun, pdsh or ssh starts a launcher that must run on
+    every node (`torchrun --nnodes=4`).
 
     Why it matters: Slurm runs a batch script only on the first node. The launcher there waits for the others until the
-    rendezvous times out, while all nodes are held.
+    rendezvous times out, while all nodes are occupied.
 
     Example: `#SBATCH --nodes=4` and `torchrun --nnodes=4 --nproc_per_node=8 train.py` with no srun before it.
 
@@ -832,14 +834,14 @@ def _first_node_verdict(job: Job, launch: Launch, required: Claim) -> Verdict:
     node_ranks = [claim for claim in job.setting("node_rank", launch.scope) if claim.strength > Strength.CONFIG]
     if any(not _is_own_task_rank(claim) for claim in node_ranks):
         return unknown(
-            launch.id, f"{launch.launcher} has a node rank: something else may start the other nodes", at=launch
+            launch.id, f"{launch.launcher} has a node rank, so something else may start the other nodes", at=launch
         )
     count, grants = joined(numbers(required.value)), _header_nodes(job)
     name, starter = SCHEDULERS[grants[0].source if grants else "slurm"]
     return failed(
         launch.id,
-        f"{quoted(required)} makes {launch.launcher} wait for {count} nodes, but nothing starts it on the other nodes:"
-        f" {name} runs a batch script on the first node of its allocation only.",
+        f"{quoted(required)} makes {launch.launcher} wait for {count} nodes, but nothing starts it on the other "
+        f"nodes: {name} runs a batch script only on the first node of its allocation.",
         at=launch,
         also=((required, f"waits for {count}"), *((claim, "granted") for claim in grants)),
         remedy=f"Put `{starter}` before {launch.launcher}.",
@@ -851,17 +853,17 @@ def _first_node_verdict(job: Job, launch: Launch, required: Claim) -> Verdict:
 def allocated_nodes_never_used(job: Job) -> Iterator[Verdict]:
     """A batch script requests several nodes but starts everything on the first one.
 
-    What it checks: In a batch script for several nodes, that at least one launch leaves the first node: through srun,
-    mpirun, pdsh, ssh or a launcher that reaches other nodes itself.
+    What it checks: In a batch script for several nodes, at least one launch uses other nodes: through srun, mpirun,
+    pdsh, ssh or a launcher that reaches other nodes itself.
 
-    Why it matters: All other nodes are billed and blocked for others for the whole run, and do nothing.
+    Why it matters: All other nodes are idle, paid for and unavailable to others during the whole run.
 
     Example: `#SBATCH --nodes=4` and `torchrun --nproc_per_node=8 train.py` with no srun in the script.
 
-    Fix: Put `srun --ntasks-per-node=1` before the launcher and give it `--nnodes`, or request one node.
+    Fix: Put `srun --ntasks-per-node=1` before the launcher and pass `--nnodes` to it, or request one node.
 
-    Known limits: A launcher that waits for several nodes is reported by SLU003. A program that spreads itself by other
-    means (its own ssh, a cluster library) is not recognised.
+    Known limits: SLU003 reports a launcher that waits for several nodes. A program that reaches other nodes by other
+    means (its own ssh, a cluster library) is not recognized.
     """
     grants = _header_nodes(job)
     local_launches = [

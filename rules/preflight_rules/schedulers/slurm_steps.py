@@ -1,4 +1,6 @@
-"""The steps and array tasks of a batch script: cores and GPUs of each task, what tasks share, and how failures show."""
+"""The steps and array tasks of a batch script: cores and GPUs of each task, shared resources, and how failures are
+noticed.
+"""
 
 from __future__ import annotations
 
@@ -40,25 +42,25 @@ _LOCAL_RANK_FRAMEWORKS = ("--deepspeed", "--deepspeed_config", "--local_rank", "
     fix="unsafe",
     confidence=Confidence.MEDIUM,
     applies_to="Slurm 22.05 to 23.02",
-    otherwise="no batch script requests cores of each task and runs a step",
+    otherwise="no batch script requests cores per task and runs a step",
 )
 def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
     """The cores requested in the header of a batch script do not reach srun.
 
-    What it checks: `#SBATCH --cpus-per-task` is more than 1, and a step that does some work has neither `-c`,
-    `--cpus-per-gpu` or `--cpu-bind` nor SRUN_CPUS_PER_TASK in its environment.
+    What it checks: If `#SBATCH --cpus-per-task` is more than 1, every step that does some work has `-c`,
+    `--cpus-per-gpu` or `--cpu-bind`, or SRUN_CPUS_PER_TASK in its environment.
 
-    Why it matters: In Slurm 22.05 and 23.02 srun does not inherit the value from sbatch. Each task is then bound to one
-    core, and loader workers, NCCL's threads and the launcher's ranks share it: training is many times slower, without a
-    warning.
+    Why it matters: In Slurm 22.05 and 23.02, srun does not inherit the value from sbatch. Each task is then bound to
+    one core, and loader workers, NCCL's threads and the launcher's ranks share it: training is many times slower,
+    without a warning.
 
     Example: `#SBATCH --cpus-per-task=10` and `srun ./train`.
 
     Fix: `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` before the first srun, or `srun -c $SLURM_CPUS_PER_TASK`. Both
     are harmless in other versions.
 
-    Known limits: Slurm before 22.05 and from 23.11 on passes the cores on; the cluster's version is not known from
-    files, so this is informational. Some sites set the variable for everyone.
+    Known limits: Slurm before 22.05 and since 23.11 passes the cores on; the files do not show the cluster's version,
+    so this is informational. Some sites set the variable for everyone.
     """
     unset_steps: list[tuple[Step, Claim]] = []
     for step in steps(job):
@@ -81,12 +83,12 @@ def cores_not_inherited_by_step(job: Job) -> Iterator[Verdict]:
         step, requested_cores = unset_steps[0]
         yield failed(
             job.name,
-            f"{placed(requested_cores)} requests the cores of each task, but {quoted(step.claim)} does not repeat it: "
-            "srun of Slurm 22.05 and 23.02 does not inherit the number and gives each task one core.",
+            f"{placed(requested_cores)} requests cores per task, but {quoted(step.claim)} does not repeat it: srun "
+            "of Slurm 22.05 and 23.02 does not inherit the number, and gives each task one core.",
             at=step.claim,
             also=((requested_cores, "requested here"), *((other.claim, "the same") for other, _ in unset_steps[1:8])),
-            remedy="Put `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` before srun, or give srun"
-            " `--cpus-per-task=$SLURM_CPUS_PER_TASK`.",
+            remedy="Put `export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK` before srun, or pass "
+            "`--cpus-per-task=$SLURM_CPUS_PER_TASK` to srun.",
             # Unsafe: a site may set the variable to something else.
             fix=make_fix(
                 "pass the number of cores to srun",
@@ -124,21 +126,21 @@ def _binding_claims(job: Job, scope: Scope) -> tuple[Claim, ...]:
 def task_sees_one_gpu_but_indexes_local_rank(question: LaunchQuestion) -> Verdict | None:
     """Each task sees one GPU, but its framework uses the local rank as GPU index.
 
-    What it checks: Where srun starts several ranks on a node itself: `--gpus-per-task=1` (or `--gpu-bind=single:1`,
-    `per_task:1`) together with a program that picks its device by local rank: DeepSpeed, or any program that gets
-    LOCAL_RANK; or with a Lightning Trainer that requests several devices, which is an error.
+    What it checks: If srun itself starts several ranks on a node, `--gpus-per-task=1` (or `--gpu-bind=single:1`,
+    `per_task:1`) is not combined with a program that selects its device by local rank (DeepSpeed, or any program that
+    is given LOCAL_RANK), nor with a Lightning Trainer that requests several devices, which is an error.
 
     Why it matters: Every task sees its own GPU as device 0. Local rank 1 requests device 1 and stops with "invalid
-    device ordinal", and Lightning refuses devices that the task does not see. Ranks that do start cannot use direct
-    transfers between the GPUs on a node.
+    device ordinal", and Lightning refuses devices that the task does not see. Ranks that do start cannot transfer data
+    directly between the GPUs of a node.
 
     Example: `#SBATCH --ntasks-per-node=8 --gpus-per-task=1` and `srun python train.py --deepspeed ds.json`.
 
-    Fix: `#SBATCH --gpus-per-node=8` in place of `--gpus-per-task=1`, or `--gpu-bind=none` in addition.
+    Fix: `#SBATCH --gpus-per-node=8` instead of `--gpus-per-task=1`, or `--gpu-bind=none` in addition.
 
-    Known limits: A script that uses device 0 where only one is visible is correct; nothing is reported for a program
-    that is not known to use its local rank. It is a warning where the script counts its devices or handles the failure,
-    and where srun has its own number of GPUs.
+    Known limits: A script that uses device 0 if only one is visible is correct; nothing is reported for a program that
+    is not known to use its local rank. The finding is a warning if the script counts its devices or handles the
+    failure, or if srun has its own number of GPUs.
     """
     bindings, tasks = question.of
     job, launch = question.of.job, question.of.launch
@@ -190,7 +192,7 @@ def _visible_gpus(binding: Claim) -> str:
 
 
 def _lightning_devices(job: Job, scope: Scope) -> Claim | None:
-    """Return the claim of a number of devices, certainly more than one, that a Lightning Trainer requests."""
+    """Return the claim about a number of devices, certainly more than one, that a Lightning Trainer requests."""
     claims = [claim for claim in job.requirement_claims("processes_per_node", scope) if claim.source == "lightning"]
     is_certain = claims and not any(claim.condition for claim in claims) and certainly_several(job_value(claims))
     return claims[0] if is_certain else None
@@ -205,8 +207,8 @@ _OF_TRAINER = "setting.lightning_trainer."
 
 
 def all_devices_of_lightning(job: Job, scope: Scope) -> Claim | None:
-    """Return the claim by which every Trainer of Lightning takes all GPUs that its task sees, with a task of Slurm for
-    each; None where that is not certain.
+    """Return the claim that every Lightning Trainer takes all GPUs that its task sees, with one Slurm task for each;
+    None if that is not certain.
     """
     devices = job.about(f"{_OF_TRAINER}devices", scope)
     is_sure = all(not claim.condition and claim.alternatives in (("auto",), (-1,), ("-1",)) for claim in devices)
@@ -330,8 +332,8 @@ def _runs_tasks_at_once(stated: Stated[Launch]) -> bool:
 def array_tasks_share_a_port(question: LaunchQuestion) -> Verdict | None:
     """All tasks of a job array use the same port and may run on the same node.
 
-    What it checks: A header with `--array` and a launch whose port is a fixed number, where nothing keeps two tasks of
-    the array from sharing a node (`--exclusive`, all eight GPUs).
+    What it checks: In a job array (`--array`) no launch has a fixed port, unless two tasks cannot share a node
+    (`--exclusive`, all eight GPUs).
 
     Why it matters: The second task on a node stops with "address already in use", or its ranks join those of the first.
 
@@ -339,8 +341,7 @@ def array_tasks_share_a_port(question: LaunchQuestion) -> Verdict | None:
 
     Fix: `--master_port=$((29500 + SLURM_ARRAY_TASK_ID))`, or `--standalone` on one node.
 
-    Known limits: A node with fewer than eight GPUs may be filled by one task; the size of a node is not known from
-    files.
+    Known limits: One task may use a whole node with fewer than eight GPUs; the files do not show the size of a node.
     """
     arrays, ports = question.of
     job, scope = question.of.job, question.of.scope
@@ -349,8 +350,8 @@ def array_tasks_share_a_port(question: LaunchQuestion) -> Verdict | None:
         return None
     return failed(
         question.subject,
-        f"{quoted(arrays[0])} starts this launch many times, always with port {placed(ports[0])}: two tasks on one "
-        f"node collide.",
+        f"{quoted(arrays[0])} starts this launch many times, always with port {placed(ports[0])}: two tasks on the "
+        "same node collide.",
         at=ports[0],
         also=((arrays[0], "the array"),),
         remedy="Add $SLURM_ARRAY_TASK_ID to the port, or use --standalone if each task runs on one node.",
@@ -459,14 +460,14 @@ def _shared_folder_verdict(job: Job, launch: Launch) -> Verdict | None:
     otherwise="no header writes its output into a folder",
 )
 def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
-    """The script itself creates the folder of its output file, which is too late.
+    """The script itself creates the folder for its output file, which is too late.
 
-    What it checks: `--output=logs/%j.out` in a script that itself runs `mkdir logs`.
+    What it checks: A script with `--output=logs/%j.out` does not itself run `mkdir logs`.
 
     Why it matters: Slurm opens the file before it runs the script, and does not create folders. The first job on a
-    fresh checkout ends at once, without a log that shows the reason.
+    fresh checkout ends immediately, without a log that shows the reason.
 
-    Example: `#SBATCH --output=logs/%j.out` and `mkdir -p logs` below it.
+    Example: `#SBATCH --output=logs/%j.out` followed by `mkdir -p logs`.
 
     Fix: Create the folder before calling sbatch, or keep it in the repository.
 
@@ -485,8 +486,8 @@ def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
         if late_claims:
             yield failed(
                 job.name,
-                f"{quoted(claim)} is opened before the script runs {quoted(late_claims[0])}"
-                f" ({where(late_claims[0])}): without the folder the job ends at once and leaves no log.",
+                f"{quoted(claim)} is opened before the script runs {quoted(late_claims[0])} "
+                f"({where(late_claims[0])}): without the folder, the job ends immediately and leaves no log.",
                 at=claim,
                 also=((late_claims[0], "too late"),),
                 remedy="Create the folder before calling sbatch.",
@@ -499,7 +500,7 @@ def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
 def requeued_job_empties_its_log(job: Job) -> Iterator[Verdict]:
     """A requeued job overwrites the log of its first run.
 
-    What it checks: `--requeue`, or `scontrol requeue` in the script, without `--open-mode=append`.
+    What it checks: A script with `--requeue` or `scontrol requeue` also has `--open-mode=append`.
 
     Why it matters: A requeued job keeps its id, so its output file keeps its name, and by default Slurm empties the
     file: the log of the failure is gone.
@@ -512,14 +513,14 @@ def requeued_job_empties_its_log(job: Job) -> Iterator[Verdict]:
     """
     requeues = [c for c in (*job.about("requeue"), *job.about("requeues_itself")) if True in c.alternatives]
     if not requeues:
-        yield not_applicable(job.name, "nothing requeues the job")
+        yield not_applicable(job.name, "no option requeues the job")
         return
     modes = job.about("output_opened")
     verdict = undecided(job.name, modes)
     if verdict is None and not any("append" in texts(claim.value) for claim in modes):
         verdict = failed(
             job.name,
-            f"{quoted(requeues[0])} runs the job again under the same id, which empties its output file.",
+            f"{quoted(requeues[0])} reruns the job under the same id, which truncates its output file.",
             at=requeues[0],
             remedy="Add `#SBATCH --open-mode=append`.",
         )
@@ -543,7 +544,7 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
     What it checks: A batch script that starts several steps with `&` uses `wait -n`, `wait PID`, or a trap on EXIT, ERR
     or CHLD, not only a plain `wait`.
 
-    Why it matters: When one step crashes, the others wait for it and hold all nodes until the time limit. A plain
+    Why it matters: When one step crashes, the others wait for it and occupy all nodes until the time limit. A plain
     `wait` then returns 0, so the job counts as completed.
 
     Example: `srun -N1 -n1 infer.sh &`, `srun -N1 -n1 train.sh &`, `wait`.
@@ -574,8 +575,8 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
         )
         yield failed(
             job.name,
-            f"`wait` ({where(wait)}) waits for {awaited_text} in the background and ignores their exit codes: when"
-            " one fails, the others keep the nodes, and the job counts as completed.",
+            f"`wait` ({where(wait)}) waits for {awaited_text} in the background and ignores their exit codes: when "
+            "one fails, the others keep the nodes occupied, and the job counts as completed.",
             at=wait,
             also=tuple((step.claim, "runs in the background") for step in steps_here[:8]),
             remedy="Write `wait -n || { kill $(jobs -p); exit 1; }` once for each step, or `wait` for each PID and"
@@ -585,7 +586,7 @@ def background_step_failure_lost(job: Job) -> Iterator[Verdict]:
         return
 
 
-@rule("FLT002", "step-failure-hidden-by-pipe", severity=Severity.WARNING, otherwise="no step writes into a pipe")
+@rule("FLT002", "step-failure-hidden-by-pipe", severity=Severity.WARNING, otherwise="no step writes to a pipe")
 def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
     """The exit code of a step over several nodes is lost in a pipe.
 
@@ -593,15 +594,15 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
     srun ends the step when a task fails.
 
     Why it matters: The launchers on the other nodes wait for the one that crashed, often until the time limit, while
-    all nodes are held. The shell takes the status of `tee`, which is 0: the job counts as completed, and dependent jobs
-    start.
+    all nodes are occupied. The shell uses the status of `tee`, which is 0: the job counts as completed, and dependent
+    jobs start.
 
     Example: `srun bash -c "$LAUNCHER $CMD" 2>&1 | tee -a log` on 40 nodes.
 
     Fix: `srun --kill-on-bad-exit=1 --wait=60 ...`, and `set -o pipefail` at the top of the script.
 
-    Known limits: Sites can end steps by configuration (KillOnBadExit). Where only one of the two is missing, or the
-    step runs on fewer than 16 nodes or on an unknown number of nodes, the finding is informational.
+    Known limits: Sites can end steps by configuration (KillOnBadExit). If only one of the two is missing, or the step
+    runs on fewer than 16 nodes or on an unknown number of nodes, the finding is informational.
     """
     for step in steps(job):
         pipe, kill_option = step.about("step_pipe"), step.about("step_kills_on_failure")
@@ -631,7 +632,7 @@ def step_failure_hidden_by_pipe(job: Job) -> Iterator[Verdict]:
             at=step.claim,
             also=also,
             remedy="Put `set -o pipefail` at the top of the script"
-            + (" and give srun `--kill-on-bad-exit=1`." if not kills_on_failure else "."),
+            + (" and pass `--kill-on-bad-exit=1` to srun." if not kills_on_failure else "."),
             severity=None if on_many_nodes and not kills_on_failure else Severity.INFO,
         )
 
@@ -649,7 +650,7 @@ def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
     What it checks: A step with more than one task, or over more than one node, has `--kill-on-bad-exit` or
     SLURM_KILL_BAD_EXIT.
 
-    Why it matters: The remaining ranks hang in their next collective and hold all nodes until it times out.
+    Why it matters: The remaining ranks hang in their next collective and occupy all nodes until it times out.
 
     Example: `srun --nodes=16 python train.py`.
 
@@ -668,13 +669,13 @@ def failed_task_leaves_others_running(job: Job) -> Iterator[Verdict]:
                 f"{quoted(step.claim)} starts several tasks and has no --kill-on-bad-exit: when one fails, the"
                 " others wait for it.",
                 at=step.claim,
-                remedy="Give srun `--kill-on-bad-exit=1`.",
+                remedy="Pass `--kill-on-bad-exit=1` to srun.",
             )
         yield verdict or passed(step.subject)
 
 
 class _SignalRequest(NamedTuple):
-    """A parsed `--signal`: whether the batch shell gets it, the signal, and the seconds before the end."""
+    """A parsed `--signal`: whether the batch shell gets it, the signal, and the seconds before the time limit."""
 
     shell: bool
     signal: str
@@ -701,17 +702,17 @@ def _parse_signal(claim: Claim) -> _SignalRequest | None:
 def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
     """No handler gets the signal that is sent before the time limit.
 
-    What it checks: `--signal=B:SIG` reaches the batch script: it has a trap for SIG, and is not blocked by a foreground
-    srun, which bash waits for before it runs a trap. `--signal=SIG` without `B:` reaches the steps only: a trap in the
-    script never runs.
+    What it checks: `--signal=B:SIG` reaches the batch script: the script has a trap for SIG, and no foreground srun
+    blocks it, because bash waits for that before it runs a trap. `--signal=SIG` without `B:` reaches only the steps: a
+    trap in the script never runs.
 
-    Why it matters: Nothing is saved before the time limit. A shell without a trap is ended by the signal, and the job
-    with it, earlier than necessary.
+    Why it matters: Nothing is saved before the time limit. The signal ends a shell without a trap, and so the job,
+    earlier than necessary.
 
     Example: `#SBATCH --signal=USR1@90` and `trap 'scontrol requeue $SLURM_JOB_ID' USR1`.
 
-    Fix: `#SBATCH --signal=B:USR1@90`, `trap ... USR1`, and `srun ... &` with `wait` after it. Or leave `B:` out and
-    handle the signal in the training program.
+    Fix: `#SBATCH --signal=B:USR1@90`, `trap ... USR1`, and `srun ... &` with `wait` after it. Or remove `B:` and handle
+    the signal in the training program.
 
     Known limits: Whether a program handles a signal that is sent to its step is not checked.
     """
@@ -730,13 +731,13 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
                 continue
             yield failed(
                 job.name,
-                f"{quoted(claim)} signals the steps only, so {quoted(handlers[0])} ({where(handlers[0])}) never runs.",
+                f"{quoted(claim)} signals only the steps, so {quoted(handlers[0])} ({where(handlers[0])}) never runs.",
                 at=claim,
                 also=((handlers[0], "waits for the signal"),),
                 remedy=f"Write `--signal=B:{requested.signal}@{requested.seconds}`, so that the batch script gets the "
                 f"signal.",
                 fix=make_fix(
-                    "have the batch script get the signal",
+                    "send the signal to the batch script",
                     replace_text(claim, f"--signal={requested.signal}", f"--signal=B:{requested.signal}"),
                     safe=False,
                 ),
@@ -746,8 +747,8 @@ def hand_off_signal_not_handled(job: Job) -> Iterator[Verdict]:
         elif not handlers:
             yield failed(
                 job.name,
-                f"{quoted(claim)} signals the batch script, which has no trap for {requested.signal}: it ends the"
-                " shell and with it the job.",
+                f"{quoted(claim)} signals the batch script, which has no trap for {requested.signal}, so the signal "
+                "ends the shell and the job.",
                 at=claim,
                 remedy=f"Add a `trap '...' {requested.signal}`, or remove `B:` to signal the training program.",
             )
@@ -776,16 +777,16 @@ def _sources_unreadable_file(job: Job, path: str) -> bool:
     "first-task-alone-hands-off",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no step saves its work on a signal",
+    otherwise="no step saves its work when it gets a signal",
 )
 def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
     """At the time limit one task saves and requeues the job, while the other tasks fail.
 
-    What it checks: submitit starts more than one task, and the job requests a signal before its time limit or
+    What it checks: If submitit starts more than one task, the job does not request a signal before its time limit or
     preemption.
 
     Why it matters: Every task gets the signal; submitit's handler saves and requeues only in the task with global rank
-    0 and lets the others continue. They then fail in a collective whose partner is gone, and their own state (sharded
+    0 and lets the others continue. These then fail in a collective without rank 0, and their own state (sharded
     optimizer states) is lost. The time until the limit must be enough for the checkpoint.
 
     Example: `#SBATCH --ntasks-per-node=4 --signal=USR2@120 --time=1440` with `srun python -m submitit.core._submit
@@ -794,7 +795,8 @@ def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
     Fix: Write checkpoints at intervals well below the time limit, independent of the signal; give the signal more time
     than one checkpoint takes; make `checkpoint()` resume from the last complete one.
 
-    Known limits: Fine for models that rank 0 holds completely and saves quickly, which launch lines do not show.
+    Known limits: This is fine for models that rank 0 holds completely and saves quickly, which launch lines do not
+    show.
     """
     for step in steps(job):
         module = step.about("step_module")
@@ -815,17 +817,17 @@ def first_task_alone_hands_off(job: Job) -> Iterator[Verdict]:
             limit_text = f" of {_duration(limits_s[0])}" if limits_s else ""
             yield failed(
                 step.subject,
-                f"{quoted(signals[0])} comes {requested.seconds} s before the time limit{limit_text}, and submitit"
-                " saves "
-                f"and requeues only in task 0: the other {count - 1} of at least {count} tasks lose their state.",
+                f"{quoted(signals[0])} comes {requested.seconds} s before the time limit{limit_text}, but submitit "
+                f"saves and requeues only in task 0: the other {count - 1} of at least {count} tasks lose their "
+                "state.",
                 at=signals[0],
                 also=(
                     *((c, "the time limit") for c in limits[:1]),
                     (tasks, f"{count} tasks"),
                     (step.claim, "handles the signal"),
                 ),
-                remedy="Write checkpoints at intervals independent of the signal, resume from the last complete one,"
-                " and request the signal earlier, by more than the time that one checkpoint takes.",
+                remedy="Write checkpoints at intervals independent of the signal, resume from the last complete "
+                "one, and request the signal early enough for one checkpoint.",
             )
 
 
@@ -837,18 +839,18 @@ def _duration(seconds: int) -> str:
 def script_ends_before_its_command(job: Job) -> Iterator[Verdict]:
     """A batch script starts its last command in the background and ends.
 
-    What it checks: After the last command with `&` of a script with `#SBATCH` directives comes a `wait`, or another
+    What it checks: In a script with `#SBATCH` directives, the last command with `&` is followed by `wait` or another
     command that takes time.
 
-    Why it matters: Slurm ends the job when its script ends, and kills every step that still runs: training is over
-    after a second, and the job counts as completed.
+    Why it matters: Slurm ends the job when its script ends, and kills every step that is still running: training is
+    over after a second, and the job counts as completed.
 
     Example: `srun torchrun ... train.py &` as the last line.
 
     Fix: Remove the `&`, or write `wait` at the end.
 
     Known limits: A command after the last background command is judged by its name; a function or another script may
-    return at once.
+    return immediately.
     """
     unawaited = distinct(job.about("left_behind"))
     for path in sorted({step.claim.span.path for step in steps(job)} - {command.span.path for command in unawaited}):
@@ -859,8 +861,8 @@ def script_ends_before_its_command(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             command.span.path,
-            f"{quoted(command)} runs in the background, and the script ends without waiting for it: Slurm then kills"
-            " it.",
+            f"{quoted(command)} runs in the background, but the script ends without waiting for it, and Slurm then "
+            "kills it.",
             at=command,
             remedy="Remove the `&`, or write `wait` at the end of the script.",
         )

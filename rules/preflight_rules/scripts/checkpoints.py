@@ -40,17 +40,17 @@ def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
     """The first rank of every node writes a checkpoint to the same path.
 
     What it checks: The condition for writing a checkpoint uses the global rank, not the local one, unless the path
-    names the rank or node, or all launches stay on one node.
+    names the rank or node, or all launches run on one node.
 
-    Why it matters: On several nodes local rank 0 exists once on each. With a shared file system they write, rename and
+    Why it matters: On several nodes, each node has a local rank 0. With a shared file system they write, rename and
     link the same files at the same time: FileExistsError, FileNotFoundError, or a checkpoint mixed from two writes.
 
     Example: `if local_rank == 0: torch.save(state, "output/checkpoint.pt")`.
 
     Fix: Use the global rank: `if dist.get_rank() == 0:`.
 
-    Known limits: Whether the path is shared is not known from files, nor the number of nodes where no launch runs the
-    script. With local disks one copy per node may be intended; then put the node into the path.
+    Known limits: The files do not show whether the path is shared, nor the number of nodes if no launch runs the
+    script. With local disks, one copy per node may be intended; then put the node into the path.
     """
     reported_paths: set[str] = set()
     for subject, write in subject_claims(job, "checkpoint_written"):
@@ -63,10 +63,15 @@ def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
             # A script that uses the local rank in one place does so in all: one finding is enough.
             reported_paths.add(write.span.path)
             nodes = on_several_nodes(job, write)
-            node_text = f"each of the {nodes} nodes has one" if nodes else "started on several nodes, each has one"
+            node_text = (
+                f"each of the {nodes} nodes has a local rank 0"
+                if nodes
+                else ("if there are several nodes, each has a local rank 0")
+            )
             yield failed(
                 subject,
-                f"{quoted(guard)} lets local rank 0 write {quoted(write)}; {node_text}, and all write the same path.",
+                f"{quoted(guard)} makes local rank 0 write {quoted(write)}; {node_text}, and all write to the same "
+                "path.",
                 at=write,
                 also=((guard, "true once on every node"),),
                 remedy="Use the global rank (dist.get_rank() == 0, or RANK), or put the node rank into the path.",
@@ -83,47 +88,45 @@ def checkpoint_written_on_every_node(job: Job) -> Iterator[Verdict]:
 def folder_made_by_every_rank(job: Job) -> Iterator[Verdict]:
     """Every rank creates the same folder and fails if another rank was faster.
 
-    What it checks: In a script for several ranks, `os.makedirs` and `mkdir` that every rank reaches have
+    What it checks: In a script for several ranks, `os.makedirs` and `mkdir` calls that every rank reaches have
     `exist_ok=True`.
 
     Why it matters: Between `if not os.path.exists(path)` and `os.makedirs(path)` another rank creates the folder:
-    FileExistsError ends this rank, and the others wait for it. It happens only in some runs, mostly in the first.
+    FileExistsError ends this rank, and the others wait for it. This happens only in some runs, mostly in the first.
 
     Example: `if not os.path.exists(out): os.makedirs(out)` in a script started by torchrun.
 
     Fix: `os.makedirs(out, exist_ok=True)`, preferably only on rank 0.
 
-    Known limits: Only reported where the script itself shows that every rank reaches it.
+    Known limits: Reported only if the script itself shows that every rank reaches the call.
     """
     for subject, creation in subject_claims(job, "folder_made"):
-        yield not_on_several_ranks(
-            job, subject, creation, f"the ranks that run {quoted(creation)} are unknown"
-        ) or failed(
+        yield not_on_several_ranks(job, subject, creation, f"which ranks run {quoted(creation)} is unknown") or failed(
             subject,
-            f"{quoted(creation)} is not under a condition on the rank: if two ranks reach it at once, one ends with"
-            " FileExistsError.",
+            f"{quoted(creation)} is not under a condition on the rank: if two ranks run it at the same time, one "
+            "fails with FileExistsError.",
             at=creation,
-            remedy="Add exist_ok=True, and let only rank 0 create it.",
+            remedy="Add exist_ok=True, or create it only on rank 0.",
         )
 
 
 #: The effect and remedy of a race at a path, by kind of claim.
 _RACES = {
     "removed by every rank": (
-        "is reached by every rank: one removes files while another lists them, which ends with FileNotFoundError",
-        "Let rank 0 alone remove it, and put a barrier after it.",
+        "runs on every rank: one removes files while another lists them, which fails with FileNotFoundError",
+        "Remove it only on rank 0, and add a barrier afterwards.",
     ),
     "removed too early": (
-        "is done by one rank alone, and nothing before it waits for the ranks that still read it",
-        "Put a barrier before it.",
+        "runs on one rank only, and nothing before it waits for the ranks that may still read the files",
+        "Add a barrier before it.",
     ),
     "written by one rank": (
-        "is done by one rank alone, and the others read the result without waiting for it",
-        "Put a barrier after it.",
+        "runs on one rank only, and the others read the result without waiting",
+        "Add a barrier after it.",
     ),
     "made by one rank": (
-        "is done by one rank alone, and the others write into the folder without waiting for it",
-        "Let every rank create the folder with exist_ok=True, or put a barrier after it.",
+        "runs on one rank only, and the others write to the folder without waiting",
+        "Let every rank create the folder with exist_ok=True, or add a barrier after it.",
     ),
 }
 
@@ -138,12 +141,12 @@ _RACES = {
 def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
     """One rank removes or creates a path while other ranks use it.
 
-    What it checks: In a program for several ranks, not every rank calls `shutil.rmtree` on one folder; rank 0 waits for
-    the others before it removes a file that every rank has read; and where rank 0 alone makes a folder, or writes or
-    fetches a file, the others wait for it before they write or read there.
+    What it checks: In a program for several ranks, not every rank calls `shutil.rmtree` on the same folder; rank 0
+    waits for the others before it removes a file that every rank has read; and if only rank 0 creates a folder, or
+    writes or downloads a file, the others wait before they write or read there.
 
-    Why it matters: The ranks race. The slower rank finds the file or folder gone, or not there yet: it stops with
-    FileNotFoundError, and the others wait for it. This happens only in some runs.
+    Why it matters: The ranks race. The slower rank finds that the file or folder no longer exists, or does not exist
+    yet: it stops with FileNotFoundError, and the others wait for it. This happens only in some runs.
 
     Example: `if overwrite: shutil.rmtree(checkpoint_dir)` in a script started by torchrun.
 
@@ -158,7 +161,7 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
                 subject, f"whether other ranks read what {quoted(change)} writes is known only at run time", at=change
             )
             continue
-        if verdict := not_on_several_ranks(job, subject, change, f"the ranks that run {quoted(change)} are unknown"):
+        if verdict := not_on_several_ranks(job, subject, change, f"which ranks run {quoted(change)} is unknown"):
             yield verdict
             continue
         fault, remedy = _RACES[kind]
@@ -181,7 +184,7 @@ def path_used_while_another_rank_changes_it(job: Job) -> Iterator[Verdict]:
 def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
     """Every rank writes the same checkpoint file.
 
-    What it checks: In a script for several ranks `torch.save` is under a condition on the rank, or its path names the
+    What it checks: In a script for several ranks, `torch.save` is under a condition on the rank, or its path names the
     rank.
 
     Why it matters: All ranks write one file at the same time. It may contain parts of several writes, which shows only
@@ -191,21 +194,22 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
 
     Fix: `if dist.get_rank() == 0:` before it.
 
-    Known limits: Only reported where the script itself shows that every rank reaches it; a call in a function whose
+    Known limits: Reported only if the script itself shows that every rank reaches it; a call in a function whose
     callers are unknown is not reported.
     """
     for subject, write in subject_claims(job, "checkpoint_written"):
         if _EVERY_RANK not in texts(write.value) or definitely_one_rank(job, write):
             yield passed(subject)
         elif not runs_program(job) or write.condition:
-            reason = f"the branch `{write.condition}`" if write.condition else "who runs this"
-            yield unknown(subject, f"whether every rank reaches {quoted(write)} is unknown: {reason}", at=write)
+            reason = f"the branch `{write.condition}`" if write.condition else "which ranks run this"
+            yield unknown(subject, f"whether every rank runs {quoted(write)} is unknown: {reason}", at=write)
         else:
             yield failed(
                 subject,
-                f"{quoted(write)} is not under a condition on the rank: every rank writes the same file at once.",
+                f"{quoted(write)} is not under a condition on the rank: all ranks write the same file at the same "
+                "time.",
                 at=write,
-                remedy="Write it on one rank (if dist.get_rank() == 0:), or put the rank into the path.",
+                remedy="Write it on only one rank (if dist.get_rank() == 0:), or put the rank into the path.",
             )
 
 
@@ -213,14 +217,14 @@ def checkpoint_written_by_every_rank(job: Job) -> Iterator[Verdict]:
     "CKP006",
     "weights-of-wrapped-model-read-into-bare-one",
     severity=Severity.ERROR,
-    otherwise="no script writes and reads weights of a model that it wraps",
+    otherwise="no script saves and loads weights of a model that it wraps",
 )
 def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
-    """Weights are written from a wrapped model and read into an unwrapped model, or the other way round.
+    """Weights are saved from a wrapped model and loaded into an unwrapped model, or vice versa.
 
     What it checks: A file that one launch or line writes with `torch.save(model.state_dict(), path)` and another reads
-    with `load_state_dict(torch.load(path))` has the keys of both models: both are in DistributedDataParallel or
-    DataParallel, or neither is.
+    with `load_state_dict(torch.load(path))` has the keys of both models: either both are wrapped in
+    DistributedDataParallel or DataParallel, or neither is.
 
     Why it matters: The wrapper puts `module.` before each key. load_state_dict stops with missing and unexpected keys
     in every rank, at the start of the second stage or when the job resumes.
@@ -228,9 +232,9 @@ def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
     Example: `torch.save(ddp.state_dict(), "warm.pt")`, and in the next launch `net.load_state_dict(torch.load(
     "warm.pt"))` before `DDP(net)`.
 
-    Fix: Write `ddp.module.state_dict()`.
+    Fix: Save `ddp.module.state_dict()`.
 
-    Known limits: Paths known only at run time are not compared. If the reading is under a condition, as on a resume,
+    Known limits: Paths known only at run time are not compared. If the load is under a condition, such as for resuming,
     the finding is a warning. A script that handles the prefix, or passes strict=False, is not judged.
     """
     saves = [claim for claim in distinct(job.about("saved_weights")) if claim.because]
@@ -248,11 +252,11 @@ def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
         key_text, model = ("begin with", "bare") if read_kind == ("bare",) else ("lack", "wrapped")
         yield failed(
             subject,
-            f"{quoted(load)} reads the file that {placed(writes[0])} writes, whose keys {key_text} the wrapper's"
-            f" `module.`: the {model} model accepts none of them.",
+            f"{quoted(load)} reads the file that {placed(writes[0])} writes, whose keys {key_text} the wrapper's "
+            f"prefix `module.`: the {model} model accepts none of them.",
             at=load,
             also=((writes[0], "written here"),),
-            remedy="Write model.module.state_dict(), and read it before the model is wrapped.",
+            remedy="Save model.module.state_dict(), and load it before the model is wrapped.",
             severity=Severity.WARNING if load.condition else None,
         )
 
@@ -264,17 +268,17 @@ def weights_of_wrapped_model_read_into_bare_one(job: Job) -> Iterator[Verdict]:
     otherwise="no script passes a file from rank 0 to all ranks through a local disk",
 )
 def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
-    """Rank 0 writes a file to a local disk, and ranks on other nodes read it.
+    """Rank 0 writes a file to a local disk, but ranks on other nodes read it.
 
     What it checks: In a program that runs on several nodes, a file on a disk of the node (/tmp, /dev/shm, /raid,
     /local_nvme ...) that only rank 0 writes is not read by the ranks of other nodes.
 
-    Why it matters: The file is there on the first node only. The ranks of all others stop with FileNotFoundError, or
+    Why it matters: The file exists only on the first node. The ranks of all others stop with FileNotFoundError, or
     continue with a file of an earlier run, and the first node waits for them.
 
     Example: `if rank == 0: torch.save(state, "/tmp/ckpt.pt")`, `dist.barrier()`, `torch.load("/tmp/ckpt.pt")`.
 
-    Fix: A folder on a shared file system, or read it on rank 0 and broadcast it.
+    Fix: Use a folder on a shared file system, or read the file on rank 0 and broadcast it.
 
     Known limits: A shared /tmp is not recognized; paths known only at run time are not judged.
     """
@@ -291,11 +295,11 @@ def checkpoint_read_where_nobody_wrote_it(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 subject,
-                f"{quoted(read)} reads on all {nodes} nodes a file that {quoted(write)} (line {write.span.line}) "
-                f"writes only to the first node's disk.",
+                f"{quoted(read)} reads a file on all {nodes} nodes, but {quoted(write)} (line {write.span.line}) "
+                "writes it only to the first node's disk.",
                 at=read,
                 also=((write, "rank 0 alone"),),
-                remedy="Put it into a folder that all nodes share, or read it on rank 0 and broadcast it.",
+                remedy="Put it in a folder that all nodes share, or read it on rank 0 and broadcast it.",
             )
 
 
@@ -326,7 +330,7 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
     What it checks: Megatron-LM's `--save-interval` is at most `--train-iters`, and gpt-neox's checkpoint_factor at most
     train_iters.
 
-    Why it matters: Any failure before the last step loses everything. On 16,384 GPUs Meta saw a failure every three
+    Why it matters: Any failure before the last step loses everything. On 16,384 GPUs, Meta saw a failure every three
     hours.
 
     Example: `--train-iters 5000 --save-interval 10000`.
@@ -345,11 +349,11 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
             is_multi_node = setup.launch is not None and certainly_several(nodes_spanned(job, setup.launch)[0])
             verdict = failed(
                 setup.subject,
-                f"{quoted(interval[0])} is longer than the training ({placed(steps[0])}): nothing is saved before its"
-                " end.",
+                f"{quoted(interval[0])} is longer than the training ({placed(steps[0])}): nothing is saved before "
+                "the end.",
                 at=interval[0],
                 also=((steps[0], "the length of the whole run"),),
-                remedy="Use an interval no longer than the work that you can afford to lose.",
+                remedy="Choose an interval no longer than the amount of work that you can afford to lose.",
                 severity=None if is_multi_node else Severity.INFO,
             )
         yield verdict or passed(setup.subject)
@@ -360,21 +364,21 @@ def nothing_saved_before_the_end(job: Job) -> Iterator[Verdict]:
     "preemptible-nodes-without-resuming",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="nothing requests preemptible nodes",
+    otherwise="no file requests preemptible nodes",
     each=launches_with(lambda job, scope: _preemptible_claims(job, scope)[:1]),
 )
 def preemptible_nodes_without_resuming(question: LaunchQuestion) -> Verdict | None:
-    """The job runs on preemptible nodes, and its launch names no checkpoint to resume from.
+    """The job runs on preemptible nodes, but its launch names no checkpoint to resume from.
 
-    What it checks: A partition called preempt, spot, scavenge ..., or a label of spot nodes, and a launch whose known
-    arguments name no checkpoint to load or resume from.
+    What it checks: If a partition is called preempt, spot, scavenge ..., or a label selects spot nodes, the launch's
+    known arguments name a checkpoint to load or resume from.
 
     Why it matters: The job is requeued with the same command line and starts over each time. Training that takes longer
-    than the usual time between two preemptions never ends.
+    than the usual time between two preemptions never finishes.
 
     Example: `#SBATCH --partition=preempt` and `torchrun train.py --epochs 90`.
 
-    Fix: Save often, and let the launch resume from the newest checkpoint.
+    Fix: Save often, and make the launch resume from the newest checkpoint.
 
     Known limits: A program that finds its last checkpoint itself is correct, but reported.
     """
@@ -383,7 +387,7 @@ def preemptible_nodes_without_resuming(question: LaunchQuestion) -> Verdict | No
         return None
     return failed(
         question.subject,
-        f"{quoted(claims[0])} requests preemptible nodes, and the launch names no checkpoint to resume from.",
+        f"{quoted(claims[0])} requests preemptible nodes, but the launch names no checkpoint to resume from.",
         at=claims[0],
         also=((launch, "starts from scratch"),),
         remedy="Save often, and let the launch resume from the newest checkpoint.",
@@ -417,7 +421,7 @@ def _may_resume(launch: Launch) -> bool:
     otherwise="no launch sets a training length for Megatron-LM",
 )
 def training_length_given_twice(job: Job) -> Iterator[Verdict]:
-    """Megatron-LM is given the training length both in steps and in samples.
+    """Megatron-LM is given the training length in both steps and samples.
 
     What it checks: `--train-iters` and `--train-samples` are not given together.
 
@@ -441,7 +445,7 @@ def training_length_given_twice(job: Job) -> Iterator[Verdict]:
                 f" one.",
                 at=steps[0],
                 also=((samples[0], "the other"),),
-                remedy="Keep --train-iters or --train-samples, not both.",
+                remedy="Keep either --train-iters or --train-samples.",
                 severity=Severity.WARNING if setup.has("--deepspeed") else None,
             )
         yield verdict or passed(setup.subject)

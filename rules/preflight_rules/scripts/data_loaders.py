@@ -1,5 +1,5 @@
-"""Data loading: samplers, loaders, shards, invalid arguments, long preparation on one rank, and shares that differ in
-size.
+"""Data loading: samplers, loaders, shards, invalid arguments, long preparation on one rank, and shares of different
+sizes.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ _EVALUATION = re.compile(r"val|test|eval|dev|infer|predict", re.IGNORECASE)
     "set-epoch-never-called",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no script builds a DistributedSampler for training",
+    otherwise="no script creates a DistributedSampler for training",
 )
 def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
     """A shuffling DistributedSampler is used over several epochs without set_epoch.
 
-    What it checks: A script that builds a DistributedSampler which shuffles, and loops over epochs, calls `set_epoch`
-    somewhere. A counting loop (`for e in range(3)`) around a loop over a loader counts as a loop over epochs, whatever
-    its variable is called.
+    What it checks: A script that creates a shuffling DistributedSampler and loops over epochs also calls `set_epoch`. A
+    counting loop (`for e in range(3)`) around a loop over a loader counts as a loop over epochs, regardless of its
+    variable's name.
 
-    Why it matters: Without it every epoch silently has the same order: the model sees the same batches in the same
+    Why it matters: Without it, every epoch silently has the same order: the model sees the same batches in the same
     order each time, which costs accuracy and is not logged.
 
     Example: `sampler = DistributedSampler(ds)` and `for epoch in range(10):` without `sampler.set_epoch(epoch)`.
 
     Fix: Call `sampler.set_epoch(epoch)` at the start of each epoch.
 
-    Known limits: Samplers whose own name, or whose data's name, suggests evaluation, Paddle's DistributedBatchSampler,
-    which counts its epochs itself, and scripts driven by a library that calls set_epoch are not reported. A loop in
-    another file is not seen: then it is unknown, and the confidence is medium.
+    Known limits: Not reported are samplers whose name, or the name of whose data, suggests evaluation, Paddle's
+    DistributedBatchSampler, which counts its epochs itself, and scripts driven by a library that calls set_epoch. A
+    loop in another file is not seen: then the result is unknown, and the confidence is medium.
     """
     seen_samplers: set[tuple[str, int, int]] = set()
     for subject, scope, _ in subjects(job):
@@ -76,14 +76,14 @@ def set_epoch_never_called(job: Job) -> Iterator[Verdict]:
                 yield passed(subject)
             elif not loops:
                 reason = (
-                    f"{name or 'the sampler'} shuffles and nothing calls set_epoch, but no loop over epochs is found"
+                    f"{name or 'the sampler'} shuffles and set_epoch is never called, but no loop over epochs was found"
                 )
                 yield unknown(subject, reason, at=sampler)
             else:
                 yield failed(
                     subject,
-                    f"`{name or 'the sampler'}` shuffles, and {quoted(loops[0])} (line {loops[0].span.line}) runs over"
-                    " epochs, but nothing calls set_epoch: every epoch has the same order.",
+                    f"`{name or 'the sampler'}` shuffles, and {quoted(loops[0])} (line {loops[0].span.line}) "
+                    "iterates over epochs, but set_epoch is never called: every epoch has the same order.",
                     at=sampler,
                     also=((loops[0], "loop over epochs"),),
                     remedy=f"Call `{name or 'sampler'}.set_epoch(epoch)` at the start of each epoch.",
@@ -106,7 +106,7 @@ def loader_shuffles_beside_sampler(job: Job) -> Iterator[Verdict]:
 
     Example: `DataLoader(ds, batch_size=8, shuffle=True, sampler=DistributedSampler(ds))`.
 
-    Fix: Drop shuffle; the sampler shuffles.
+    Fix: Remove shuffle; the sampler shuffles.
 
     Known limits: A sampler variable that may be None in another branch is not reported.
     """
@@ -123,7 +123,7 @@ def loader_shuffles_beside_sampler(job: Job) -> Iterator[Verdict]:
                 f"{quoted(shuffle)} is given together with {quoted(samplers[0])}: torch raises ValueError.",
                 at=shuffle,
                 also=((samplers[0], "the sampler"),),
-                remedy="Drop `shuffle=True`; a DistributedSampler shuffles by itself.",
+                remedy="Remove `shuffle=True`; a DistributedSampler shuffles by default.",
                 fix=make_fix("write shuffle=False", replace_text(shuffle, "True", "False"), safe=True),
             )
         else:
@@ -149,10 +149,10 @@ def _is_definitely_sampler(job: Job, sampler: Claim) -> bool:
 def fewer_shards_than_ranks(job: Job) -> Iterator[Verdict]:
     """A script lists fewer data files than there are ranks.
 
-    What it checks: A list of data files that the script spells out has at least as many entries as ranks are started.
+    What it checks: A literal list of data files in the script has at least as many entries as there are ranks.
 
-    Why it matters: A reader that gives each rank its own files leaves some with none: those ranks end their epoch at
-    once, and the others wait for them in the next collective.
+    Why it matters: A reader that gives each rank its own files leaves some ranks without files: these end their epoch
+    immediately, and the others wait for them in the next collective.
 
     Example: Four file names in a list that the script reads and `--nproc_per_node=8`.
 
@@ -177,8 +177,8 @@ def fewer_shards_than_ranks(job: Job) -> Iterator[Verdict]:
             elif max(lengths) < min(rank_counts) and max(lengths) > 1:
                 yield failed(
                     subject,
-                    f"{quoted(shards)[:80]} lists {max(lengths)} files for {min(rank_counts)} ranks:"
-                    f" {min(rank_counts) - max(lengths)} ranks may get none.",
+                    f"{quoted(shards)[:80]} lists only {max(lengths)} files for {min(rank_counts)} ranks: "
+                    f"{min(rank_counts) - max(lengths)} ranks may get none.",
                     at=shards,
                     also=tuple((c, "ranks") for c in distinct(rank_claims)),
                     remedy=f"Split the data into a multiple of {min(rank_counts)} files, or start fewer ranks.",
@@ -211,8 +211,8 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
 
     Fix: Do the work once before the job, or pass `timeout=timedelta(hours=2)` to init_process_group.
 
-    Known limits: The duration of the work is not known from files; with a small data set it is short enough. In a
-    script driven by a library's trainer, which has its own timeout, the finding is informational.
+    Known limits: The files do not show the duration of the work; with a small data set it is short enough. In a script
+    driven by a library's trainer, which has its own timeout, the finding is informational.
     """
     seen_paths: set[str] = set()
     for subject, scope, launch in subjects(job):
@@ -240,7 +240,7 @@ def long_work_behind_short_timeout(job: Job) -> Iterator[Verdict]:
                     *((claim, "more such work") for claim in work[1:4]),
                     *((claim, where(claim)) for claim in timeouts),
                 ),
-                remedy="Do it once before the job, or pass a longer `timeout=` to init_process_group.",
+                remedy="Do this work once before the job, or pass a longer `timeout=` to init_process_group.",
                 severity=Severity.INFO if job.about("training_framework", scope) or _is_helper(job, work[0]) else None,
             )
 
@@ -260,23 +260,23 @@ def _is_helper(job: Job, work: Claim) -> bool:
     "DAT021",
     "loader-arguments-refused",
     severity=Severity.ERROR,
-    otherwise="no DataLoader has arguments that could exclude each other",
+    otherwise="no DataLoader has arguments that could be mutually exclusive",
 )
 def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
-    """A DataLoader is given arguments that exclude each other.
+    """A DataLoader is given mutually exclusive arguments.
 
-    What it checks: `prefetch_factor` and `persistent_workers=True` come with worker processes; `batch_sampler` comes
-    without `batch_size`, `shuffle`, `sampler` and `drop_last`.
+    What it checks: `prefetch_factor` and `persistent_workers=True` are used only with worker processes, and
+    `batch_sampler` without `batch_size`, `shuffle`, `sampler` and `drop_last`.
 
-    Why it matters: DataLoader raises ValueError (Paddle's AssertionError) on every rank, often only after the model
-    was loaded.
+    Why it matters: DataLoader raises ValueError (Paddle's AssertionError) on every rank, often only after the model has
+    been loaded.
 
     Example: `DataLoader(ds, batch_size=8, persistent_workers=True)`, which has no workers.
 
     Fix: Set `num_workers`, or remove the argument; with a batch sampler remove the other four.
 
-    Known limits: Arguments passed as `**options` are not known. A number of workers from the command line is judged by
-    its default only where that is certain.
+    Known limits: Arguments passed as `**options` are unknown. If `num_workers` comes from the command line, its default
+    is used only if the launch certainly does not override it.
     """
     for quantity in ("dataloader_prefetch_factor", "dataloader_persistent_workers"):
         for subject, argument in subject_claims(job, quantity):
@@ -304,8 +304,8 @@ def loader_arguments_refused(job: Job) -> Iterator[Verdict]:
         if conflicts:
             yield failed(
                 subject,
-                f"{quoted(conflicts[0])} is given together with {quoted(sampler)}, which already covers them:"
-                f" DataLoader raises ValueError.",
+                f"{quoted(conflicts[0])} is given together with {quoted(sampler)}, which already determines it: "
+                "DataLoader raises ValueError.",
                 at=conflicts[0],
                 also=((sampler, "the batch sampler"),),
                 remedy="Remove batch_size, shuffle, sampler and drop_last when using a batch_sampler.",
@@ -337,11 +337,12 @@ def _conflicting_arguments(job: Job, sampler: Claim) -> Iterator[Claim]:
 
 _FAULTS = {
     "stream": "yields the same samples on every rank, because its input does not depend on the rank",
-    "loader": "shuffles the whole data set on every rank, because it has no sampler that gives each rank its part",
-    "paddle_loader": "shuffles the whole data set on every GPU, as it has no batch sampler that gives each rank its"
-    " part",
-    "unsampled": "reads the whole data set on every rank: the sampler that divides it is given to no loader",
-    "own_sampler": "draws from all of the data on every rank: its sampler gives no rank a part of its own",
+    "loader": "shuffles the whole data set on every rank, because it has no sampler that gives each rank a "
+    "different part",
+    "paddle_loader": "shuffles the whole data set on every GPU, because it has no batch sampler that gives each "
+    "rank a different part",
+    "unsampled": "reads the whole data set on every rank: the sampler that divides it is not passed to any loader",
+    "own_sampler": "draws from the whole data set on every rank: its sampler does not give each rank a different part",
     "webdataset": "has no splitter that divides its shards among the ranks; newer versions stop with ValueError",
     "hub": "streams every sample to every rank: nothing in the script divides the data set",
 }
@@ -350,9 +351,9 @@ _REMEDIES = {
     "loader": "Pass sampler=DistributedSampler(dataset) and call sampler.set_epoch(epoch).",
     "paddle_loader": "Pass batch_sampler=paddle.io.DistributedBatchSampler(dataset, batch_size, shuffle=True).",
     "unsampled": "Pass the sampler to the loader: sampler=sampler, or batch_sampler=sampler in Paddle.",
-    "own_sampler": "Yield only the batches of the rank in the sampler's __iter__: batches[rank::world_size].",
+    "own_sampler": "Yield only the rank's own batches in the sampler's __iter__: batches[rank::world_size].",
     "webdataset": "Pass nodesplitter=wds.split_by_node, or resampled=True with with_epoch(n).",
-    "hub": "Divide it by datasets.distributed.split_dataset_by_node(data, rank, world_size).",
+    "hub": "Divide it with datasets.distributed.split_dataset_by_node(data, rank, world_size).",
 }
 
 
@@ -361,14 +362,14 @@ _REMEDIES = {
     "data-not-divided-among-ranks",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no script for several ranks builds its own loader",
+    otherwise="no script for several ranks creates its own loader",
     passes_with=("distributed_sampler",),
 )
 def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
     """Every rank trains on all of the data instead of its share.
 
     What it checks: In a script that wraps its model for several ranks itself, a loader that shuffles has a sampler for
-    its rank, a stream divides itself by rank and worker, a WebDataset has a splitter for its shards, and a data set
+    its rank, a stream divides its data by rank and worker, a WebDataset has a splitter for its shards, and a data set
     that `load_dataset` streams is split by node.
 
     Why it matters: Every sample is used once per rank in each epoch: epochs take that many times longer, and more GPUs
@@ -377,21 +378,21 @@ def data_not_divided_among_ranks(job: Job) -> Iterator[Verdict]:
     Example: `DataLoader(train_set, shuffle=True)` together with `DistributedDataParallel(model)`.
 
     Fix: `sampler=DistributedSampler(train_set)`; a stream divides by rank and `get_worker_info()`. With accelerate or
-    DeepSpeed, give the loader to `prepare`, or the data to `initialize`.
+    DeepSpeed, pass the loader to `prepare`, or the data to `initialize`.
 
-    Known limits: A data set that another file has already divided among the ranks is not recognized. A loader that a
-    library gets (`accelerator.prepare`, `trainer.fit`) counts as divided; where the program cannot be followed, so does
-    every loader of a script that uses such a library.
+    Known limits: A data set that another file has already divided among the ranks is not recognized. A loader that is
+    passed to a library (`accelerator.prepare`, `trainer.fit`) counts as divided; if the program cannot be followed, so
+    does every loader in a script that uses such a library.
     """
     for subject, sampler in subject_claims(job, "sampler_of_local_rank"):
         node_count = on_several_nodes(job, sampler)
         if node_count:
             yield failed(
                 subject,
-                f"{quoted(sampler)} counts from 0 on each of the {node_count} nodes: all nodes read the same part of"
-                " the data, and the rest is never read.",
+                f"{quoted(sampler)} starts at 0 on each of the {node_count} nodes: all nodes read the same part of "
+                "the data, and the rest is never read.",
                 at=sampler,
-                remedy="Give the rank in the whole job: dist.get_rank(), or leave the argument out.",
+                remedy="Pass the global rank, dist.get_rank(), or omit the argument.",
             )
         elif definitely_on_one_node(job, sampler):
             yield passed(subject)
@@ -413,9 +414,9 @@ _SHARE_FAULTS = {
     "clamp": "truncates the last rank's share, while the other ranks' shares are rounded up",
     "rest": "gives the remainder to the last rank only",
     "stride": "gives the first ranks one more sample than the others",
-    "stream": "deals out a stream of unknown length, so that some ranks get more samples than others",
-    "files": "ties the number of steps to the rank's own files, and the first ranks have one file more",
-    "readers": "gives ranks different data sets to read to their end",
+    "stream": "distributes a stream of unknown length in turn, so some ranks get more samples than others",
+    "files": "derives the number of steps from the rank's own files, and the first ranks have one file more",
+    "readers": "makes each rank read a different data set to its end",
 }
 
 
@@ -424,23 +425,23 @@ _SHARE_FAULTS = {
     "shares-of-ranks-uneven",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no script computes shares of the data itself",
+    otherwise="no script divides its data among ranks itself",
     passes_with=("distributed_sampler",),
 )
 def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
     """A hand-written sampler gives some ranks fewer samples than others.
 
-    What it checks: Where samples are divided among ranks by hand, with a share that is rounded up or in turn, the last
+    What it checks: If the script itself divides samples among ranks, in shares that are rounded up or in turn, the last
     share is padded, dropped or wrapped around, not truncated with `min(...)` or left uneven. A rank that trains on its
     own files, `files[rank::size]`, or on a data set chosen by rank, takes as many steps as the others. A streamed data
     set divided by `split_dataset_by_node` needs a loop that ends at the same step on every rank.
 
     Why it matters: The last rank has fewer batches. It finishes its epoch first, and the others wait for it in the next
-    collective: a deadlock at the end of every epoch if the number of samples is not a multiple of the ranks.
+    collective: a deadlock at the end of every epoch if the number of samples is not a multiple of the number of ranks.
 
     Example: `per = ceil(n / size)` and `end = min((rank + 1) * per - 1, n - 1)`.
 
-    Fix: Pad the list of indices to a multiple of the ranks, or drop the rest, as DistributedSampler does.
+    Fix: Pad the list of indices to a multiple of the number of ranks, or drop the rest, as DistributedSampler does.
 
     Known limits: Code in other functions that balances the shares, such as a step limit, is not found.
     """
@@ -451,7 +452,7 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
             continue
         joins = job.about("joins_uneven")
         if joins:
-            yield unknown(subject, f"{quoted(joins[0])} may let the ranks end together", at=joins[0])
+            yield unknown(subject, f"{quoted(joins[0])} may make the ranks stop at the same step", at=joins[0])
             continue
         if isinstance(share.value, Unresolved):
             yield unknown(subject, f"{quoted(share)}: {share.value.why}", at=share)
@@ -462,13 +463,17 @@ def shares_of_ranks_uneven(job: Job) -> Iterator[Verdict]:
         yield failed(
             subject,
             f"{quoted(share)} {_SHARE_FAULTS.get(kind, _SHARE_FAULTS['clamp'])}: "
-            + ("" if kind in ("files", "readers") else "when the number of samples is not a multiple of the ranks, ")
-            + "ranks run different numbers of steps and wait for each other.",
+            + (
+                ""
+                if kind in ("files", "readers")
+                else "when the number of samples is not a multiple of the number of ranks, "
+            )
+            + "the ranks run different numbers of steps and wait for each other.",
             at=share,
-            remedy="Let all ranks agree on the number of steps, or divide samples instead of files."
+            remedy="Make all ranks agree on the number of steps, or divide samples instead of files."
             if kind in ("files", "readers")
-            else "Pad the indices to a multiple of the number of ranks (indices += indices[:missing]), or drop the"
-            " remainder; DistributedSampler can do either (drop_last).",
+            else "Pad the indices to a multiple of the number of ranks (indices += indices[:missing]), or drop the "
+            "remainder; DistributedSampler does either, depending on drop_last.",
         )
 
 
@@ -498,31 +503,31 @@ def _is_file_list(claim: Claim) -> bool:
     "fewer-files-than-ranks",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no rank takes its share of a list whose length is known",
+    otherwise="no script divides a list of known length among ranks",
 )
 def fewer_files_than_ranks(job: Job) -> Iterator[Verdict]:
     """The ranks divide a list with fewer files than there are ranks.
 
-    What it checks: Where a program takes its share of a list by its rank (`files[rank::size]`, `fleet.util.
+    What it checks: If a program takes its share of a list by its rank (`files[rank::size]`, `fleet.util.
     get_file_shard(files)`, `files[i * per : (i + 1) * per]` with `per = len(files) // size`), the list has an item for
     each rank, or for each trainer that has parameter servers.
 
-    Why it matters: Some ranks get no file; with a share that is rounded down, no rank does. A rank without files stops
-    at its first read, or runs no step while the others wait for it.
+    Why it matters: Some ranks get no file; if the share is rounded down, no rank does. A rank without files stops at
+    its first read, or runs no step while the others wait for it.
 
     Example: `fleet.util.get_file_shard(["a.txt", "b.txt", "c.txt"])` with `--trainer_num 4`.
 
-    Fix: Write the data into at least as many files as there are ranks, or start fewer ranks.
+    Fix: Write the data to at least as many files as there are ranks, or start fewer ranks.
 
     Known limits: A list in a folder of the tree, or in a settings file next to the program, may not be the one that the
-    job is given. Ranks that do not wait for each other may have nothing to do.
+    job uses. Ranks that do not wait for each other may have nothing to do.
     """
     for subject, scope, launch, claim in each_claim(job, "divided_items", where=_is_file_list):
         trainers = job.setting("ps_workers", scope)
         size, rank_claims = (job_value(trainers), trainers) if trainers else ranks_started(job, scope)
         rank_counts = numbers(size)
         if not rank_counts or launch is None:
-            yield unknown(subject, "the number of ranks is not known", at=claim)
+            yield unknown(subject, "the number of ranks is unknown", at=claim)
             continue
         item_count = max(numbers(claim.value), default=0)
         if item_count >= min(rank_counts):
@@ -531,7 +536,7 @@ def fewer_files_than_ranks(job: Job) -> Iterator[Verdict]:
         length_claim = claim.because[0] if claim.because else claim
         yield failed(
             subject,
-            f"{quoted(claim)} divides {item_count} items among {joined(rank_counts)} ranks: some of them get none.",
+            f"{quoted(claim)} divides {item_count} items among {joined(rank_counts)} ranks: some ranks get none.",
             at=claim,
             also=((length_claim, f"{item_count} items"), *((each, "the ranks") for each in rank_claims[:1])),
             remedy="Write at least as many files as there are ranks, or start fewer ranks.",
@@ -542,9 +547,9 @@ def fewer_files_than_ranks(job: Job) -> Iterator[Verdict]:
 def batch_size_by_rank(job: Job) -> Iterator[Verdict]:
     """The batch size of a loader depends on the rank.
 
-    What it checks: The batch size of a DataLoader, sampler, `paddle.batch` or data set of Fleet is not a choice on the
-    rank between different numbers (a branch, a table, a function of the script), nor a sum or product with the rank in
-    it.
+    What it checks: The batch size of a DataLoader, sampler, `paddle.batch` or Fleet data set is not chosen by rank from
+    different numbers (in a branch, a table or a function of the script), and is not a sum or product that contains the
+    rank.
 
     Why it matters: Gradients are averaged over ranks, not over samples: samples of a small batch count more. The ranks
     also take different numbers of steps over equal shares, and the last ones wait for the others.
@@ -588,16 +593,16 @@ def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
     What it checks: A mapping from names to numbers (classes, identities, a vocabulary) is not built by enumerating a
     set.
 
-    Why it matters: Python orders a set of strings by hashes that are drawn at the start of each process. Rank 0 trains
-    class 3 with the images of rank 1's class 7, and a later start reads the checkpoint with other numbers. Nothing
-    stops; the model does not learn.
+    Why it matters: Python orders a set of strings by hashes that differ between processes. Rank 0 trains class 3 with
+    the images of rank 1's class 7, and a later run reads the checkpoint with other numbers. Nothing fails, but the
+    model does not learn.
 
     Example: `{pid: i for i, pid in enumerate(set(pids))}`.
 
     Fix: `enumerate(sorted(set(pids)))`.
 
     Known limits: A set of whole numbers has the same order in all processes; only `int(...)` items show that a set
-    holds whole numbers.
+    contains whole numbers.
     """
     for subject, table in subject_claims(job, "numbered_set"):
         if job.about("env.PYTHONHASHSEED"):
@@ -605,8 +610,8 @@ def set_numbered_by_each_rank(job: Job) -> Iterator[Verdict]:
             continue
         yield not_on_several_ranks(job, subject, table) or failed(
             subject,
-            f"{quoted(table)} numbers the items of a set, whose order differs between processes: the ranks disagree "
-            f"on the meaning of each number.",
+            f"{quoted(table)} numbers the items of a set, whose order differs between processes, so the same number "
+            "means different items on different ranks.",
             at=table,
             remedy="Sort the items first: `enumerate(sorted(...))`.",
         )
@@ -623,21 +628,21 @@ _DIVIDED_TWICE = {
     "DAT039",
     "data-divided-twice",
     severity=Severity.WARNING,
-    otherwise="no data are divided among the ranks by two means",
+    otherwise="no data is divided among the ranks twice",
 )
 def data_divided_twice(job: Job) -> Iterator[Verdict]:
-    """Data are divided among the ranks twice, so that each rank gets a part of its part.
+    """Data is divided among the ranks twice, so each rank gets only a part of its part.
 
-    What it checks: accelerate does not prepare a loader whose sampler draws the part of a rank, and a loader with such
-    a sampler does not get data that is already the rank's part (`files[rank::size]`).
+    What it checks: accelerate does not prepare a loader whose sampler already selects the rank's part, and a loader
+    with such a sampler is not given data that is already the rank's part (`files[rank::size]`).
 
-    Why it matters: Each of N ranks trains on an N-th of its N-th part: with eight ranks seven eighths of the data are
+    Why it matters: Each of N ranks trains on an N-th of its N-th part: with eight ranks, seven eighths of the data are
     never read, and an epoch is that much shorter.
 
     Example: `accelerator.prepare(DataLoader(data, sampler=DistributedSampler(data)))`.
 
-    Fix: Divide once: give accelerate a loader without such a sampler, or leave the loader out of `prepare`; give a
-    sampler of the rank the whole list.
+    Fix: Divide once: pass accelerate a loader without such a sampler, or do not pass the loader to `prepare`; pass the
+    whole list to a sampler for the rank.
 
     Known limits: A user-defined sampler counts if it stores its rank.
     """
@@ -647,7 +652,7 @@ def data_divided_twice(job: Job) -> Iterator[Verdict]:
             continue
         yield not_on_several_ranks(job, subject, divided) or failed(
             subject,
-            f"{quoted(divided)} {_DIVIDED_TWICE[joined(divided.alternatives)]}: most of the data are never read.",
+            f"{quoted(divided)} {_DIVIDED_TWICE[joined(divided.alternatives)]}: most of the data is never read.",
             at=divided,
             remedy="Divide the data once.",
         )
@@ -666,8 +671,8 @@ def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
     What it checks: A list that is divided as `items[rank::size]` is shuffled with one seed for all ranks, and a listing
     of files or a set is sorted first. An unsorted listing is informational if all ranks are on one node.
 
-    Why it matters: Each rank divides another list: some samples are read by several ranks, others by none. Nothing
-    stops; the model is trained on part of the data, a different part at each start.
+    Why it matters: Each rank divides a different list: some samples are read by several ranks, others by none. Nothing
+    fails, but the model is trained on part of the data, a different part in each run.
 
     Example: `random.shuffle(files)` and `files = files[rank::world_size]` without `random.seed(0)`.
 
@@ -682,8 +687,8 @@ def shards_of_different_orders(job: Job) -> Iterator[Verdict]:
             continue
         yield not_on_several_ranks(job, subject, order) or failed(
             subject,
-            f"{quoted(order)} {_ORDER_FAULTS[kind]}: the parts of the ranks"
-            f" {'may overlap' if kind == 'unsorted' else 'overlap'} and leave samples out.",
+            f"{quoted(order)} {_ORDER_FAULTS[kind]}: the ranks' parts "
+            f"{'may overlap' if kind == 'unsorted' else 'overlap'}, and some samples are left out.",
             at=order,
             remedy=_ORDER_REMEDIES.get(kind, "Shuffle with the same seed on every rank."),
             severity=Severity.INFO if kind == "unsorted" and not on_several_nodes(job, order) else None,

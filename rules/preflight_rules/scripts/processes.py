@@ -42,11 +42,11 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
     variables of a launcher, is started once on each node.
 
     Why it matters: Each of the started processes starts all ranks again: 64 instead of 8 on eight GPUs. They listen on
-    the same port, "Address already in use", or share the GPUs until the memory is full.
+    the same port ("Address already in use"), or share the GPUs until the memory is full.
 
     Example: `mp.spawn(main, nprocs=torch.cuda.device_count())` and `torchrun --nproc_per_node=8 train.py`.
 
-    Fix: Start it with plain `python`, or drop spawn and read LOCAL_RANK, RANK and WORLD_SIZE.
+    Fix: Start the script with plain `python`, or remove the spawn and read LOCAL_RANK, RANK and WORLD_SIZE.
 
     Known limits: A script that reads any of these variables may not spawn under a launcher, and is not judged.
     """
@@ -66,8 +66,8 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
                     f" {joined(numbers(job_value(processes)))} processes that {launch.launcher} starts there.",
                     at=spawn,
                     also=((processes[0], "started already"),),
-                    remedy="Start the script once on each node (python train.py), or drop spawn and read LOCAL_RANK,"
-                    " RANK and WORLD_SIZE.",
+                    remedy="Start the script once on each node (python train.py), or remove the spawn and read "
+                    "LOCAL_RANK, RANK and WORLD_SIZE.",
                 )
             yield verdict or passed(subject)
 
@@ -79,19 +79,19 @@ def spawn_under_launcher(job: Job) -> Iterator[Verdict]:
     otherwise="no script that spawns ranks sets a world size or visible GPUs",
 )
 def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
-    """A script spawns more processes than its group has ranks or than GPUs are visible.
+    """A script spawns more processes than its group has ranks, or than there are visible GPUs.
 
     What it checks: `nprocs` of `torch.multiprocessing.spawn` is at most the `world_size` that the script gives its
     group, and, with NCCL, at most the devices in the CUDA_VISIBLE_DEVICES that the script sets.
 
-    Why it matters: Ranks at or above the world size are rejected. A rank without its own GPU stops with "invalid
-    device ordinal", or shares one, which NCCL rejects.
+    Why it matters: Ranks at or above the world size are rejected. A rank without its own GPU stops with "invalid device
+    ordinal", or shares a GPU, which NCCL rejects.
 
     Example: `mp.spawn(run, nprocs=8)` and `init_process_group("nccl", rank=rank, world_size=4)`.
 
-    Fix: Take both from one number: `world_size = torch.cuda.device_count()`.
+    Fix: Derive both from one number: `world_size = torch.cuda.device_count()`.
 
-    Known limits: Only judged where a script spawns once and gives one world size.
+    Known limits: Judged only if a script spawns once and gives one world size.
     """
     spawn_claims = list(subject_claims(job, "spawned_processes"))
     for subject, spawn in spawn_claims:
@@ -110,11 +110,11 @@ def more_spawned_than_group_or_gpus_hold(job: Job) -> Iterator[Verdict]:
             if verdict is None and requested and limits and min(requested) > max(limits):
                 verdict = failed(
                     subject,
-                    f"{quoted(spawn)} starts {min(requested)} processes, but {limit_text} {max(limits)} according to "
-                    f"{placed(bound)}.",
+                    f"{quoted(spawn)} starts {min(requested)} processes, but {limit_text} only {max(limits)} "
+                    f"according to {placed(bound)}.",
                     at=spawn,
                     also=((bound, note),),
-                    remedy="Derive both from one number, such as torch.cuda.device_count().",
+                    remedy="Derive both from the same number, such as torch.cuda.device_count().",
                 )
             yield verdict or passed(subject)
 
@@ -129,14 +129,14 @@ def _device_counts(mask: Claim) -> tuple[int, ...]:
     "DAT023",
     "more-loader-workers-than-cores",
     severity=Severity.WARNING,
-    otherwise="no launch sets both a number of loader workers and of cores",
+    otherwise="no launch sets both the number of loader workers and the number of cores",
     each=launches_with("dataloader_workers", "processes_per_node", "cpus_per_task", "tasks_per_node"),
 )
 def more_loader_workers_than_cores(question: LaunchQuestion) -> Verdict | None:
-    """The loaders of a node start more worker processes than Slurm grants cores.
+    """The loaders on a node start more worker processes than the number of cores that Slurm grants.
 
-    What it checks: A loader's workers times the ranks of a node are at most twice the cores granted there (tasks times
-    cpus-per-task).
+    What it checks: The workers per loader times the ranks per node are at most twice the cores granted on the node
+    (tasks times cpus-per-task).
 
     Why it matters: Workers that share a core take turns: decoding slows down and the GPUs wait for data, on every step
     of the run.
@@ -145,15 +145,15 @@ def more_loader_workers_than_cores(question: LaunchQuestion) -> Verdict | None:
 
     Fix: Request more cores, or give each rank about as many workers as it has cores.
 
-    Known limits: Up to twice as many workers as cores the finding is informational: workers that wait for storage do
-    not need a full core.
+    Known limits: With up to twice as many workers as cores, the finding is informational, because workers that wait for
+    storage do not need a full core.
     """
     workers, processes, cores, tasks = question.of
     worker_product = lift(_product_of, as_int(job_value(workers)), as_int(job_value(processes)))
     core_product = lift(_product_of, as_int(job_value(cores)), as_int(job_value(tasks)))
     worker_counts, core_counts = numbers(worker_product), numbers(core_product)
     if not worker_counts or not core_counts:
-        return unknown(question.subject, "the number of cores or loader workers of a node is unknown")
+        return unknown(question.subject, "the number of cores or loader workers per node is unknown")
     if min(worker_counts) <= max(core_counts):
         return None
     is_severe = min(worker_counts) > 2 * max(core_counts)
@@ -170,7 +170,7 @@ def _too_many_workers_finding(
         " cores there.",
         at=workers,
         also=((cores, "cores granted"),),
-        remedy="Request more cores per task, or use about as many workers per rank as it has cores.",
+        remedy="Request more cores per task, or use about as many workers per rank as the rank has cores.",
         severity=None if severe else Severity.INFO,
     )
 
@@ -178,7 +178,7 @@ def _too_many_workers_finding(
 def _product_of(item: Plain, other: Plain) -> Plain:
     if isinstance(item, int) and isinstance(other, int):
         return item * other
-    raise TypeError("not two numbers")
+    raise TypeError("not two known numbers")
 
 
 # The GPU that a training script chooses for its rank, and the device maps of its models.
@@ -191,7 +191,7 @@ _MASK = "env.CUDA_VISIBLE_DEVICES"
     "TRN004",
     "physical-gpu-index-after-mask",
     severity=Severity.ERROR,
-    otherwise="no script chooses a GPU under CUDA_VISIBLE_DEVICES",
+    otherwise="no script that runs with CUDA_VISIBLE_DEVICES selects a GPU",
 )
 def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
     """A GPU is chosen by its physical index after CUDA_VISIBLE_DEVICES has renumbered them.
@@ -199,14 +199,15 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
     What it checks: If a script sets CUDA_VISIBLE_DEVICES, the index given to `set_device`, `torch.device` or
     `device_ids` is not an entry of that list.
 
-    Why it matters: The visible GPUs are renumbered from 0. Index 4 of a list of four does not exist: "invalid device
-    ordinal". It goes unnoticed as long as the list is 0,1,2,3.
+    Why it matters: The visible GPUs are renumbered from 0. With four visible GPUs, index 4 does not exist: "invalid
+    device ordinal". The fault goes unnoticed as long as the list is 0,1,2,3.
 
     Example: `os.environ["CUDA_VISIBLE_DEVICES"] = "4,5,6,7"` and `torch.cuda.set_device(int(gpus[local_rank]))`.
 
     Fix: Use the position in the list, which is the local rank: `torch.cuda.set_device(local_rank)`.
 
-    Known limits: If the list is not written out, or some of its entries are small enough to exist, it is a warning.
+    Known limits: If the list is not literal, or some of its entries are small enough to be valid, the finding is a
+    warning.
     """
     for subject, choice in subject_claims(job, "device_of_masked_list"):
         mask = _effective_mask(job, choice)
@@ -240,7 +241,7 @@ def physical_gpu_index_after_mask(job: Job) -> Iterator[Verdict]:
 
 
 def _effective_mask(job: Job, choice: Claim) -> Claim | None:
-    """Return the CUDA_VISIBLE_DEVICES of the script, else of its launch; None if unknown."""
+    """Return the CUDA_VISIBLE_DEVICES of the script, or else of its launch; None if unknown."""
     script_mask = next((c for c in job.about(_MASK) if c.span.path == choice.span.path), None)
     if script_mask is not None:
         return script_mask
@@ -271,13 +272,13 @@ def _physical_index_finding(
     mask_text = ",".join(map(str, devices))
     renumbering = f"`{mask_text}` leaves {counted(len(devices), 'GPU')}, numbered from 0"
     detail = (
-        f"{renumbering}: index {' or '.join(map(str, missing))} does not exist"
+        f"{renumbering}, so index {' or '.join(map(str, missing))} does not exist"
         if devices
         else "the visible GPUs are renumbered from 0"
     )
     return failed(
         subject,
-        f"{quoted(choice)} uses a physical index of the list in CUDA_VISIBLE_DEVICES, but {detail}.",
+        f"{quoted(choice)} uses a physical index from the list in CUDA_VISIBLE_DEVICES, but {detail}.",
         at=choice,
         also=((mask, "renumbers the GPUs"),) if mask is not None else (),
         remedy="Use the position in the list, which is the local rank: torch.cuda.set_device(local_rank).",
@@ -285,21 +286,26 @@ def _physical_index_finding(
     )
 
 
-@rule("TRN005", "gpu-chosen-by-global-rank", severity=Severity.ERROR, otherwise="no GPU is chosen by the global rank")
+@rule(
+    "TRN005",
+    "gpu-chosen-by-global-rank",
+    severity=Severity.ERROR,
+    otherwise="no script selects a GPU by its global rank",
+)
 def gpu_chosen_by_global_rank(job: Job) -> Iterator[Verdict]:
     """A rank uses its global rank as GPU index although the job has more than one node.
 
     What it checks: If several ranks run on each of several nodes, the index given to `set_device`, `torch.device` or
     `device_ids` is not the global rank.
 
-    Why it matters: The ranks of the second node start at the number of GPUs of the first, and no GPU there has such an
-    index: "invalid device ordinal" on all nodes but the first.
+    Why it matters: The ranks of the second node start at the number of GPUs of the first node, and the second node has
+    no GPU with such an index: "invalid device ordinal" on all nodes but the first.
 
     Example: `torch.cuda.set_device(dist.get_rank())` and `torchrun --nnodes=2 --nproc_per_node=8`.
 
     Fix: Use the local rank: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))`.
 
-    Known limits: A rank that is passed in from another file is not judged, nor is a script on one node.
+    Known limits: A rank that is passed in from another file is not judged, and neither is a script on one node.
     """
     reported_paths: set[str] = set()
     for subject, choice in subject_claims(job, "device_of_global_rank"):
@@ -333,8 +339,8 @@ def _global_rank_verdict(job: Job, choice: Claim, launch_id: str) -> Verdict | N
     local_rank = "hvd.local_rank()" if job.about("horovod_started", launch.scope) else 'int(os.environ["LOCAL_RANK"])'
     return failed(
         launch.id,
-        f"{quoted(choice)} uses the global rank as GPU index, but {quoted(node_claims[0])} gives several"
-        " nodes: on every node but the first, no GPU has that index.",
+        f"{quoted(choice)} uses the global rank as GPU index, but {quoted(node_claims[0])} requests several nodes: "
+        "no node but the first has a GPU with that index.",
         at=choice,
         also=((node_claims[0], "several nodes"),),
         remedy=f"Use the local rank: torch.cuda.set_device({local_rank}).",
@@ -359,7 +365,7 @@ def _words_after(launch: Launch, option: str) -> set[str | None]:
     otherwise="no swift command requests DeepSpeed or a device map",
 )
 def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
-    """ms-swift sees several GPUs in a process, spreads the model over them, and stops because of DeepSpeed or vLLM.
+    """A process of ms-swift sees several GPUs, spreads the model over them, and stops because of DeepSpeed or vLLM.
 
     What it checks: A `swift` command with `--deepspeed`, or with GRPO and `--use_vllm true`, starts one process for
     each GPU that CUDA_VISIBLE_DEVICES lists, and a command with several processes has no `--device_map auto`.
@@ -372,7 +378,7 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
 
     Fix: `NPROC_PER_NODE=3 CUDA_VISIBLE_DEVICES=0,1,2 swift sft --deepspeed zero3 ...`.
 
-    Known limits: Without CUDA_VISIBLE_DEVICES the number of GPUs is that of the machine, which is not known.
+    Known limits: Without CUDA_VISIBLE_DEVICES, the number of GPUs is that of the machine, which is unknown.
     """
     for launch in job.launches:
         # With NPROC_PER_NODE it is a line of torchrun.
@@ -390,16 +396,18 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
             yield undecided_verdict
             continue
         if not masks:
-            yield unknown(launch.id, "the number of GPUs that a process sees is not given", at=process_claims[0])
+            yield unknown(
+                launch.id, "the number of GPUs that are visible to a process is not given", at=process_claims[0]
+            )
             continue
         gpus = min(len([item for item in text.split(",") if item.strip()]) for text in texts(job_value(masks)) or ("",))
         processes = max(numbers(job_value(process_claims)) or (1,))
         if deepspeed is not None and gpus >= 2 * processes:
             yield failed(
                 launch.id,
-                f"{placed(masks[0])} shows {counted(gpus, 'GPU')} to {counted(processes, 'process', 'processes')}:"
-                " swift spreads the model over them, and stops because of"
-                f" {quoted(deepspeed) if isinstance(deepspeed, Claim) else '`--use_vllm true`'}.",
+                f"{placed(masks[0])} shows {counted(gpus, 'GPU')} to {counted(processes, 'process', 'processes')}: "
+                "swift spreads the model over these GPUs, which it refuses together with "
+                f"{quoted(deepspeed) if isinstance(deepspeed, Claim) else '`--use_vllm true`'}.",
                 at=deepspeed,
                 also=((masks[0], "the GPUs"), (process_claims[0], "the processes")),
                 remedy=f"Put `NPROC_PER_NODE={gpus}` before the command.",
@@ -412,7 +420,7 @@ def swift_splits_model_over_visible_gpus(job: Job) -> Iterator[Verdict]:
                 "refuses.",
                 at=launch,
                 also=((masks[0], "the GPUs"), (process_claims[0], "the processes")),
-                remedy="Remove the option, or start one process for every two GPUs or more.",
+                remedy="Remove the option, or start at most one process for every two GPUs.",
             )
         else:
             yield passed(launch.id)
@@ -481,19 +489,18 @@ def _parse_cluster(claim: Claim, value: object) -> _Cluster | None:
 def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
     """TF_CONFIG lists the evaluator as a member of the cluster.
 
-    What it checks: The `cluster` part of TF_CONFIG has chief, worker and ps; an evaluator appears only in its own
-    `task`.
+    What it checks: The `cluster` part of TF_CONFIG contains only chief, worker and ps; an evaluator appears only in its
+    own `task`.
 
-    Why it matters: The strategy connects to every address of the cluster before it starts. An evaluator opens no
+    Why it matters: The strategy connects to every address of the cluster before it starts. An evaluator starts no
     server, so all others wait for it forever. The evaluator itself connects to no other process, so what its own
     TF_CONFIG lists is harmless.
 
     Example: `{"cluster": {"chief": [...], "worker": [...], "ps": [...], "evaluator": ["host4:2222"]}, ...}`.
 
-    Fix: Leave the evaluator out of `cluster`.
+    Fix: Remove the evaluator from `cluster`.
 
-    Known limits: Only for a literal TF_CONFIG; operators that generate it at run time leave the evaluator out
-    themselves.
+    Known limits: Judged only for a literal TF_CONFIG; operators that generate it at run time omit the evaluator.
     """
     for subject, cluster, claim in _clusters(job):
         if cluster is None:
@@ -501,10 +508,10 @@ def evaluator_in_cluster(job: Job) -> Iterator[Verdict]:
         elif "evaluator" in cluster.roles and cluster.role != "evaluator":
             yield failed(
                 subject,
-                'the cluster in TF_CONFIG lists an "evaluator", which opens no server: every process that connects to'
-                " the cluster waits for it forever.",
+                'the cluster in TF_CONFIG lists an "evaluator", which starts no server: every process that connects to'
+                " the cluster waits for the evaluator forever.",
                 at=claim,
-                remedy='Remove "evaluator" from "cluster"; the evaluator\'s own "task" is enough.',
+                remedy='Remove "evaluator" from "cluster"; the evaluator needs only its own "task".',
             )
         else:
             yield passed(subject)
@@ -517,8 +524,8 @@ def task_not_in_cluster(job: Job) -> Iterator[Verdict]:
     What it checks: The role of `task` is one of the cluster (or evaluator), its index is below the number of addresses
     there, and no address is listed twice.
 
-    Why it matters: The process stops with IndexError, or serves no address, and the others wait for it. If two tasks
-    share an address, the second cannot bind it.
+    Why it matters: The process stops with IndexError, or listens at no address, and the others wait for it. If two
+    tasks share an address, the second cannot bind it.
 
     Example: Two workers and `"task": {"type": "worker", "index": 2}`.
 
@@ -556,8 +563,8 @@ def _cluster_fault(cluster: _Cluster) -> str:
     hosts = cluster.roles[cluster.role]
     if hosts is not None and cluster.index is not None and not 0 <= cluster.index < len(hosts):
         return (
-            f"TF_CONFIG makes this process {cluster.role} {cluster.index}, but its cluster lists {len(hosts)}"
-            " of that role, numbered from 0."
+            f"TF_CONFIG makes this process {cluster.role} {cluster.index}, but its cluster lists only {len(hosts)} "
+            "of that role, numbered from 0."
         )
     return ""
 
@@ -569,18 +576,18 @@ def _cluster_fault(cluster: _Cluster) -> str:
     otherwise="no parameter-server strategy has a literal TF_CONFIG",
 )
 def parameter_servers_missing(job: Job) -> Iterator[Verdict]:
-    """A parameter-server strategy gets a cluster without parameter servers, or without workers.
+    """A parameter-server strategy is given a cluster without parameter servers or without workers.
 
     What it checks: If a script creates a ParameterServerStrategy and contains TF_CONFIG as a literal, its cluster has
     `ps` and `worker`.
 
-    Why it matters: The strategy stops with ValueError, because no process stores the variables, or none trains.
+    Why it matters: The strategy stops with ValueError, because no process stores the variables, or none train.
 
     Example: `tf.distribute.ParameterServerStrategy(resolver)` and `{"cluster": {"worker": [...]}, ...}`.
 
     Fix: List the servers under `ps`, or use MultiWorkerMirroredStrategy.
 
-    Known limits: Only judged where strategy and TF_CONFIG are in files of one job.
+    Known limits: Judged only if the strategy and TF_CONFIG are in files of the same job.
     """
     strategies = [claim for claim in job.about("tf_strategy") if "ParameterServer" in str(claim.alternatives)]
     for subject, cluster, claim in _clusters(job) if strategies else ():

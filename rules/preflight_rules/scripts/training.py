@@ -36,7 +36,7 @@ from preflight_rules.sizes.fsdp import is_value, only_claim
 def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
     """DistributedDataParallel is given more than one device.
 
-    What it checks: If `device_ids` is written out, it names one device, that of the rank.
+    What it checks: If `device_ids` is a literal, it contains only one device, the rank's own.
 
     Why it matters: One process drives one GPU. torch raises ValueError: "device_ids can only be None or contain a
     single element".
@@ -57,7 +57,7 @@ def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
                 f"{quoted(devices)} names {joined(counts)} devices, but DistributedDataParallel accepts one per"
                 " process and stops with ValueError.",
                 at=devices,
-                remedy="Give the rank's own device, device_ids=[local_rank], and start one process for each GPU.",
+                remedy="Pass only the rank's own device, device_ids=[local_rank], and start one process for each GPU.",
             )
         else:
             yield passed(subject)
@@ -73,16 +73,16 @@ def ddp_over_several_devices(job: Job) -> Iterator[Verdict]:
 def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
     """BatchNorm is converted to SyncBatchNorm after the model was wrapped in DDP.
 
-    What it checks: `convert_sync_batchnorm` is called before DistributedDataParallel gets the model.
+    What it checks: `convert_sync_batchnorm` is called before the model is passed to DistributedDataParallel.
 
-    Why it matters: The wrapper keeps the layers it was given: their buffers and hooks were set up for the old ones, so
-    statistics are not synchronised as intended, or the ranks' models drift apart.
+    Why it matters: The wrapper has set up buffers and hooks for the original layers, so statistics are not synchronized
+    as intended, or the ranks' models drift apart.
 
     Example: `model = DDP(model)`, then `model = nn.SyncBatchNorm.convert_sync_batchnorm(model)`.
 
     Fix: Swap the two lines.
 
-    Known limits: Only reported where both are in one function and use the same variable.
+    Known limits: Reported only if both are in one function and use the same variable.
     """
     for subject, conversion in subject_claims(job, "sync_batchnorm_late"):
         wrap = conversion.because[0] if conversion.because else conversion
@@ -93,8 +93,8 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             subject,
-            f"{quoted(conversion)} converts a model that DistributedDataParallel wraps on line {wrap.span.line}; it"
-            " must come first.",
+            f"{quoted(conversion)} converts a model that DistributedDataParallel has wrapped on line "
+            f"{wrap.span.line}; the conversion must come first.",
             at=conversion,
             also=((wrap, "wrapped here"),),
             remedy="Convert first, then wrap.",
@@ -109,21 +109,21 @@ def sync_batchnorm_after_wrapping(job: Job) -> Iterator[Verdict]:
     otherwise="no script uses the default GPU",
 )
 def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
-    """A script for several ranks moves its model to the default GPU without choosing one per rank.
+    """A script for several ranks moves its model to the default GPU without selecting a GPU per rank.
 
-    What it checks: A script that several ranks on one node run chooses a different GPU for each: `set_device`,
-    LOCAL_RANK, `device_ids`, or a mask. A device that is written out, or the default of an option, is the same for all.
+    What it checks: A script that several ranks run on one node selects a different GPU for each: `set_device`,
+    LOCAL_RANK, `device_ids`, or a mask. A literal device, or the default of an option, is the same for all.
 
     Why it matters: `model.cuda()`, `.to("cuda:0")` and Paddle's `CUDAPlace(0)` mean GPU 0 in every process. NCCL stops
-    with "Duplicate GPU detected", or the ranks share one GPU's memory and the others are idle.
+    with "Duplicate GPU detected", or the ranks share one GPU's memory while the other GPUs are idle.
 
     Example: `dist.init_process_group("nccl")`, `model.cuda()`, `DDP(model)`, started with `--nproc_per_node=4`.
 
     Fix: `torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))` before the first use of the GPU. Paddle:
-    `paddle.set_device("gpu")`, which takes the launcher's GPU. Horovod: the index is `hvd.local_rank()`.
+    `paddle.set_device("gpu")`, which uses the launcher's GPU. Horovod: the index is `hvd.local_rank()`.
 
     Known limits: With a scheduler that shows each task one GPU the script is correct; then, and for a script that no
-    launch starts, the result is unknown. A module that the script imports may choose the GPU, in any function.
+    launch starts, the result is unknown. A module that the script imports may select the GPU in any function.
     """
     for subject, move in subject_claims(job, "device_not_chosen"):
         launches = list(launches_of(job, move))
@@ -142,10 +142,10 @@ def gpu_never_chosen(job: Job) -> Iterator[Verdict]:
                 continue
             verdict = failed(
                 launch.id,
-                f"{quoted(move)} means GPU 0 in each of the {joined(numbers(job_value(processes)))} ranks of a node,"
-                " and nothing in the script chooses another.",
+                f"{quoted(move)} means GPU 0 in each of the {joined(numbers(job_value(processes)))} ranks of a node, "
+                "and the script does not select another GPU.",
                 at=move,
-                also=((processes[0], "ranks of each node"),),
+                also=((processes[0], "ranks per node"),),
                 remedy=_gpu_choice_text(job, launch, move),
             )
             break
@@ -179,20 +179,20 @@ def _sees_one_gpu(job: Job, launch: Launch) -> bool:
 
 
 def _gpu_choice_text(job: Job, launch: Launch, move: Claim) -> str:
-    """Return the remedy: how a rank chooses its GPU in the script's framework, using its launcher's variables."""
+    """Return the remedy: how a rank selects its GPU in the script's framework, with its launcher's variables."""
     if any(claim.source == "paddle" for claim in job.about("parallel_environment", launch.scope)):
         return (
-            'Take the launcher\'s GPU: paddle.set_device("gpu"), or'
-            ' paddle.CUDAPlace(int(os.environ["FLAGS_selected_gpus"])) for an executor.'
+            'Use the GPU that the launcher assigned: paddle.set_device("gpu"), or '
+            'paddle.CUDAPlace(int(os.environ["FLAGS_selected_gpus"])) for an executor.'
         )
     if "Place" in quoted(move):
-        return 'Take the launcher\'s GPU: fluid.CUDAPlace(int(os.environ["FLAGS_selected_gpus"])).'
+        return 'Use the GPU that the launcher assigned: fluid.CUDAPlace(int(os.environ["FLAGS_selected_gpus"])).'
     if job.about("horovod_started", launch.scope):
-        return "Choose the GPU after hvd.init(): torch.cuda.set_device(hvd.local_rank())."
+        return "Select the GPU after hvd.init(): torch.cuda.set_device(hvd.local_rank())."
     if launch.launcher == "torch.distributed.launch" and job.about("local_rank_argument", launch.scope):
-        return "Choose the GPU first: torch.cuda.set_device(args.local_rank)."
+        return "Select the GPU first: torch.cuda.set_device(args.local_rank)."
     variable = "OMPI_COMM_WORLD_LOCAL_RANK" if launch.launcher in ("mpirun", "mpiexec") else "LOCAL_RANK"
-    return f'Choose the GPU first: torch.cuda.set_device(int(os.environ["{variable}"])).'
+    return f'Select the GPU first: torch.cuda.set_device(int(os.environ["{variable}"])).'
 
 
 @rule(
@@ -208,14 +208,14 @@ def horovod_first_weights_not_broadcast(job: Job) -> Iterator[Verdict]:
     What it checks: A script that wraps its optimizer or tape broadcasts the initial weights from one rank, or keeps
     them in an elastic state.
 
-    Why it matters: Each rank initialises its own random weights. Averaged gradients are then applied to different
+    Why it matters: Each rank initializes different random weights. Averaged gradients are then applied to different
     models, which stay different; the loss looks only slightly worse.
 
     Example: `hvd.DistributedOptimizer(optimizer)` without `hvd.broadcast_parameters(model.state_dict(), root_rank=0)`.
 
     Fix: Broadcast parameters and optimizer state after building both.
 
-    Known limits: A broadcast in another file is not seen; with a fixed seed or loaded weights the ranks are equal
+    Known limits: A broadcast in another file is not seen; with a fixed seed or loaded weights, the ranks are equal
     anyway.
     """
     reported_paths: set[str] = set()
@@ -228,8 +228,8 @@ def horovod_first_weights_not_broadcast(job: Job) -> Iterator[Verdict]:
             reported_paths.add(wrapper.span.path)
             yield failed(
                 subject,
-                f"{quoted(wrapper)} averages gradients, but nothing broadcasts the initial weights: every rank starts"
-                f" with its own.",
+                f"{quoted(wrapper)} averages gradients, but nothing broadcasts the initial weights: every rank "
+                "starts with different weights.",
                 at=wrapper,
                 remedy="After building the model and the optimizer, call hvd.broadcast_parameters(model.state_dict(),"
                 " 0) and hvd.broadcast_optimizer_state(optimizer, root_rank=0) (Keras:"
@@ -241,23 +241,23 @@ def horovod_first_weights_not_broadcast(job: Job) -> Iterator[Verdict]:
     "FSD013",
     "optimizer-made-before-fsdp",
     severity=Severity.ERROR,
-    otherwise="no optimizer is made before FSDP divides its model",
+    otherwise="no optimizer is created before FSDP shards its model",
     passes_with=("uses_fsdp",),
 )
 def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
-    """An optimizer takes the parameters of a model before FSDP divides them.
+    """An optimizer is given the parameters of a model before FSDP shards them.
 
     What it checks: In one function, an optimizer created from `model.parameters()` comes after
     `FullyShardedDataParallel(model)` or `fully_shard(model)`. Under Accelerate's FSDP with `fsdp_use_orig_params:
-    false` it comes after the model's `prepare`. With Lightning's `fsdp_native`, `configure_optimizers` takes
+    false` it comes after the model's `prepare`. With Lightning's `fsdp_native`, `configure_optimizers` uses
     `self.trainer.model.parameters()`.
 
-    Why it matters: FSDP replaces the parameters that the optimizer holds with flat or divided ones, so the optimizer
-    does not update the model's parameters: the loss does not change. Lightning's `fsdp_native` notices it and stops.
+    Why it matters: FSDP replaces the parameters that the optimizer has with flat or sharded ones, so the optimizer does
+    not update the model's parameters, and the loss does not change. Lightning's `fsdp_native` notices this and stops.
 
     Example: `optimizer = AdamW(model.parameters())`, then `model = FSDP(model)`.
 
-    Fix: Divide the model first, then create the optimizer from the divided model's parameters.
+    Fix: Shard the model first, then create the optimizer from the sharded model's parameters.
 
     Known limits: `use_orig_params=True` keeps the parameters, so nothing is reported there. An optimizer created in
     another function is not seen.
@@ -271,11 +271,11 @@ def optimizer_made_before_fsdp(job: Job) -> Iterator[Verdict]:
             if strategy is not None and "fsdp_native" in strategy.spelling:
                 yield undecided(subject, (strategy,)) or failed(
                     subject,
-                    f"{quoted(optimizer)} takes the parameters of the module itself, but {placed(strategy)} divides"
-                    " them before: Lightning stops because the optimizer has none of FSDP's parameters.",
+                    f"{quoted(optimizer)} is given the module's own parameters, but {placed(strategy)} has already "
+                    "sharded them: Lightning stops because the optimizer has none of FSDP's parameters.",
                     at=optimizer,
                     also=((strategy, "the strategy"),),
-                    remedy="Give `self.trainer.model.parameters()` to the optimizer.",
+                    remedy="Pass `self.trainer.model.parameters()` to the optimizer.",
                 )
         else:
             yield from _judge_prepared(job, subject, optimizer)
@@ -287,11 +287,11 @@ def _judge_wrapped(subject: str, optimizer: Claim) -> Verdict:
         return unknown(subject, f"{quoted(division)} depends on the branch `{division.condition}`", at=division)
     return failed(
         subject,
-        f"{quoted(optimizer)} takes the parameters before {placed(division)} divides them: the optimizer changes"
-        " parameters that the model no longer uses.",
+        f"{quoted(optimizer)} is given the parameters before {placed(division)} shards them: it updates parameters "
+        "that the model no longer uses.",
         at=optimizer,
         also=((division, "divided here"),),
-        remedy="Create the optimizer after the model is divided, from the divided model's parameters.",
+        remedy="Create the optimizer after the model is sharded, from the sharded model's parameters.",
         severity=Severity.WARNING,
     )
 
@@ -310,8 +310,8 @@ def _judge_prepared(job: Job, subject: str, optimizer: Claim) -> Iterator[Verdic
         else:
             yield failed(
                 subject,
-                f"{quoted(optimizer)} takes the parameters before `prepare` wraps the model, and"
-                f" {placed(keeps_params)} makes FSDP replace them.",
+                f"{quoted(optimizer)} is given the parameters before `prepare` wraps the model, but "
+                f"{placed(keeps_params)} makes FSDP replace them.",
                 at=optimizer,
                 also=((keeps_params, "the parameters are replaced"),),
                 remedy="Prepare the model first and create the optimizer from it, or set fsdp_use_orig_params to true.",
@@ -330,15 +330,15 @@ _EFFECT_BY_STATEMENT = {
     "for": "loops over its own data",
     "continue": "skips the rest of the step",
     "return": "leaves the function",
-    "if": "reaches a collective or not",
+    "if": "reaches a collective or not,",
 }
 #: Remedies for a layer that some ranks skip, a loop that ends at different steps, and any other exit.
 _REMEDIES = {
     "layer": "Wrap the model with find_unused_parameters=True, or use the layer in every step.",
-    "for": "Let all ranks take as many steps as the one with the fewest data (all-reduce the minimum), or train within"
-    " torch.distributed.algorithms.Join.",
-    "": "Let all ranks decide together: all-reduce or broadcast the condition before it is tested (Accelerate:"
-    " set_trigger() and check_trigger()).",
+    "for": "Make all ranks take as many steps as the rank with the least data (all-reduce the minimum), or train "
+    "within torch.distributed.algorithms.Join.",
+    "": "Make all ranks decide together: all-reduce or broadcast the condition before it is tested (Accelerate: "
+    "set_trigger() and check_trigger()).",
 }
 #: Quantities that show that a script is for several ranks.
 _MULTI_RANK_QUANTITIES = ("uses_ddp", "uses_fsdp", "training_framework", "backend")
@@ -348,7 +348,7 @@ _MULTI_RANK_QUANTITIES = ("uses_ddp", "uses_fsdp", "training_framework", "backen
     "TRN001",
     "rank-local-exit-from-loop",
     severity=Severity.WARNING,
-    otherwise="no program is followed in which ranks exchange gradients",
+    otherwise="no program in which ranks exchange gradients could be followed",
     passes_with=("program_followed",),
     confidence=Confidence.MEDIUM,
 )
@@ -357,19 +357,19 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
 
     What it checks: No `break`, `continue`, `return` or branch that decides whether a rank reaches a collective
     (`backward` of a distributed model, an all-reduce, a barrier) depends on the rank's own data, loss, random numbers
-    or clock, and the length of no loop around a collective depends on the rank's own data. The program is followed on
-    paper, through its functions and modules, from the launch line on.
+    or clock, and no loop around a collective has a length that depends on the rank's own data. The program is
+    simulated, through its functions and modules, from the launch line.
 
     Why it matters: The ranks do not leave at the same step. The first one ends or continues to other collectives, and
-    the others wait for it in the step until the timeout, usually 10 to 30 minutes, kills the job.
+    the others wait in the step until the timeout, usually 10 to 30 minutes, ends the job.
 
-    Example: `accelerator.backward(loss)` and `if loss.item() < best: break` in one loop.
+    Example: `accelerator.backward(loss)` and `if loss.item() < best: break` in the same loop.
 
-    Fix: Let the ranks agree first: all-reduce or broadcast the decision, or use `accelerator.set_trigger()` and
+    Fix: Make the ranks agree first: all-reduce or broadcast the decision, or use `accelerator.set_trigger()` and
     `check_trigger()`.
 
     Known limits: A value that happens to be the same on every rank, because every rank reads the same validation data,
-    is reported although it does no harm.
+    is also reported, although it is harmless.
     """
     for launch in job.launches:
         for program in job.about("program_followed", launch.scope):
@@ -382,12 +382,12 @@ def rank_local_exit_from_loop(job: Job) -> Iterator[Verdict]:
             yield verdict
             continue
         if kind == "for" and (joined_by := job.about("joins_uneven", exit_claim.scope)):
-            yield unknown(subject, f"{quoted(joined_by[0])} may let the ranks end together", at=joined_by[0])
+            yield unknown(subject, f"{quoted(joined_by[0])} may make the ranks stop at the same step", at=joined_by[0])
             continue
         is_layer = "layer" in texts(step.value)
         effect = "leaves out a layer" if is_layer else _EFFECT_BY_STATEMENT.get(kind, "leaves the loop")
         effect += "" if kind == "for" else " depending on its own value"
-        wait_text = "the exchange of gradients waits for the parameters of" if is_layer else "the others wait for it in"
+        wait_text = "the gradient exchange waits for the parameters of" if is_layer else "the others wait in"
         condition = quoted(exit_claim) if kind in ("while", "for", "if") else f"`{kind}` under {quoted(exit_claim)}"
         is_here = step.span.path == exit_claim.span.path
         location = f"line {step.span.line}" if is_here else f"{step.span.path}:{step.span.line}"
@@ -412,25 +412,25 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
     """A collective is in a branch that only some ranks take.
 
     What it checks: Barriers, reductions, broadcasts and `save_checkpoint` of a DeepSpeed engine are not under `rank ==
-    0` or the like, unless the other ranks reach one in the same function too. The same applies to Accelerate's
-    `get_state_dict` and `save_state` if FSDP or ZeRO divides the model among ranks.
+    0` or the like, unless the other ranks also reach one in the same function. The same applies to Accelerate's
+    `get_state_dict` and `save_state` if FSDP or ZeRO shards the model.
 
     Why it matters: A collective ends when every rank has entered it. The ranks in the branch wait for the others until
     the timeout.
 
     Example: `if rank == 0: model_engine.save_checkpoint(path)`; every rank must call it, because each saves its own
-    part.
+    shard.
 
     Fix: Move the call out of the branch, and keep only work of a single rank in it.
 
-    Known limits: Collectives over their own group (`group=...`) are not reported. Another function may contain the
-    counterpart: the finding is an error only where the program was followed on several ranks and only one of them
-    reached the call.
+    Known limits: Collectives with a separate group (`group=...`) are not reported. Another function may contain the
+    counterpart: the finding is an error only if the program was simulated on several ranks and only one of them reached
+    the call.
     """
     for subject, call in (*subject_claims(job, "guarded_collective"), *subject_claims(job, "guarded_gather")):
         needs_all = _needs_all_parts(job, call) if call.quantity == "guarded_gather" else True
         if not needs_all:
-            reason = "it waits for other ranks only if the model is divided among them, which is unknown"
+            reason = "it waits for other ranks only if the model is sharded, which is unknown"
             yield passed(subject) if needs_all is False else unknown(subject, reason, at=call)
             continue
         guard = call.because[0] if call.because else call
@@ -450,8 +450,8 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
             is_certain = _certainly_waits(job, call)
             yield failed(
                 subject,
-                f"{quoted(call)} waits for every rank, but {quoted(guard)} (line {guard.span.line}) leaves it to"
-                f" {joined(call.alternatives)} alone.",
+                f"{quoted(call)} waits for every rank, but because of {quoted(guard)} (line {guard.span.line}), it "
+                f"runs only on {joined(call.alternatives)}.",
                 at=call,
                 also=((guard, "only for " + joined(call.alternatives)),),
                 remedy="Move it out of the branch, so that every rank calls it.",
@@ -470,7 +470,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
         yield not_on_several_ranks(job, subject, call) or failed(
             subject,
             f"{quoted(call)} waits for every rank, but is in a loop over {quoted(call.because[0])}, which has a "
-            f"different number of steps on each rank: the longer loops wait for ranks that are done.",
+            "different number of steps on each rank: the longer loops wait for ranks that have finished.",
             at=call,
             also=((call.because[0], "depends on the rank"),),
             remedy="Give every rank the same number of steps.",
@@ -489,11 +489,11 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
         if all(claim.alternatives == (3,) or claim.quantity != "zero_stage" for claim in shards):
             yield failed(
                 subject,
-                f"{quoted(save)} gathers the parts of the model from every rank ({placed(shards[0])}), but"
-                f" {quoted(save.because[0])} leaves it to {joined(save.alternatives)} alone.",
+                f"{quoted(save)} gathers the model's shards from every rank ({placed(shards[0])}), but because of "
+                f"{quoted(save.because[0])}, it runs only on {joined(save.alternatives)}.",
                 at=save,
                 also=((save.because[0], "only for " + joined(save.alternatives)), (shards[0], "the model is sharded")),
-                remedy="Call it on every rank: the trainer itself writes on the first one only.",
+                remedy="Call it on every rank: the trainer itself writes only on the first rank.",
                 waits_at="collective",
             )
         else:
@@ -501,7 +501,7 @@ def collective_under_rank_condition(job: Job) -> Iterator[Verdict]:
 
 
 def _needs_all_parts(job: Job, call: Claim) -> bool | None:
-    """Return whether the call needs the parts of all ranks; None if the kind of parallelism is unknown."""
+    """Return whether the call needs the shards of all ranks; None if the kind of parallelism is unknown."""
     scope = call.scope
     if job.about("uses_fsdp", scope):
         return True
@@ -544,7 +544,8 @@ def _starts_several(job: Job, launch: Launch) -> bool:
     passes_with=_MULTI_RANK_QUANTITIES,
 )
 def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
-    """The two branches of a condition on the rank call different collectives, or the same ones in another order.
+    """The two branches of a condition on the rank call different collectives, or the same collectives in a different
+    order.
 
     What it checks: If both branches of a condition on the rank contain only collectives and computations, they call the
     same collectives in the same order.
@@ -554,7 +555,7 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
 
     Example: `if rank == 0: all_reduce(a); broadcast(b, 0)` and `else: broadcast(b, 0); all_reduce(a)`.
 
-    Fix: Call the collectives outside the branches, in one order for all ranks.
+    Fix: Call the collectives outside the branches, in the same order on all ranks.
 
     Known limits: A branch that calls other functions of the script, or has its own branches or loops, is not judged.
     """
@@ -565,8 +566,8 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
         guard = call.because[0]
         yield failed(
             subject,
-            f"The branches of {quoted(guard)} (line {guard.span.line}) call {joined(call.alternatives)}: ranks wait "
-            f"for each other in different collectives.",
+            f"The branches of {quoted(guard)} (line {guard.span.line}) call {joined(call.alternatives)}: so ranks "
+            "wait for each other in different collectives.",
             at=call,
             also=((guard, "decides the order"),),
             remedy="Call the same collectives in the same order on every rank, outside the branches.",
@@ -578,26 +579,26 @@ def collectives_ordered_by_rank(job: Job) -> Iterator[Verdict]:
     "TRN003",
     "group-destroyed-after-failure",
     severity=Severity.WARNING,
-    otherwise="no group is destroyed after a failure",
+    otherwise="no script destroys its process group after a failure",
     passes_with=_MULTI_RANK_QUANTITIES,
     confidence=Confidence.MEDIUM,
 )
 def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
-    """A failed rank waits for the others in its clean-up instead of ending.
+    """A failed rank waits for the others in its cleanup instead of ending.
 
     What it checks: `destroy_process_group` and barriers are not in the `finally` or `except` around the training.
 
-    Why it matters: A rank that has failed (out of memory inside a collective) reaches the clean-up while the others are
+    Why it matters: A rank that has failed (out of memory inside a collective) reaches the cleanup while the others are
     still in the collective. Destroying the group waits for them, they wait for this rank, and no process ends: the
-    launcher and --kill-on-bad-exit never see an exit code, and the nodes stay taken until the time limit.
+    launcher and --kill-on-bad-exit never see an exit code, and the nodes stay occupied until the time limit.
 
     Example: `try: main()` with `finally: dist.destroy_process_group()` on eight nodes for seven days.
 
-    Fix: Destroy the group only after a run that succeeded (`else:` of the try, or the last line of main), and let an
-    exception end the process.
+    Fix: Destroy the group only after success (`else:` of the try, or the last line of main), and let an exception end
+    the process.
 
-    Known limits: On one node, or where the number of nodes is unknown, the finding is informational: the launcher
-    mostly ends the other ranks in time.
+    Known limits: On one node, or if the number of nodes is unknown, the finding is informational: the launcher usually
+    ends the other ranks in time.
     """
     for subject, call in subject_claims(job, "group_left_on_failure"):
         if verdict := not_on_several_ranks(job, subject, call):
@@ -613,12 +614,12 @@ def group_destroyed_after_failure(job: Job) -> Iterator[Verdict]:
         end_text = f", until {quoted(limit)} ends it" if limit is not None else ""
         yield failed(
             subject,
-            f"{quoted(call)} runs when a rank has failed{node_text}: it waits for ranks that wait in a collective,"
-            f" so no process exits{end_text}.",
+            f"{quoted(call)} runs when a rank has failed{node_text}: it waits for ranks that are waiting in a "
+            f"collective, so no process exits{end_text}.",
             at=call,
-            also=((limit, "keeps the nodes until then"),) if limit is not None else (),
-            remedy="Call it only after success (at the end of the run, or in the `else` of the try), and let the"
-            " exception end the process.",
+            also=((limit, "occupies the nodes until then"),) if limit is not None else (),
+            remedy="Call it only after success (at the end of the run, or in the `else` of the try), and otherwise "
+            "let the exception end the process.",
             severity=None if nodes else Severity.INFO,
         )
 
@@ -635,15 +636,15 @@ def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
     """A rank whose step failed continues with the next batch, while the others wait in the failed step.
 
     What it checks: A handler for failures of any kind (RuntimeError, out of memory, Exception) around a step that is a
-    collective ends the rank, raises the error again, or lets the ranks agree; it does not just continue the loop.
+    collective ends the rank, raises the error again, or makes the ranks agree; it does not just continue the loop.
 
     Why it matters: The others are in the all-reduce of the step that failed here. This rank's next collective is a
     different one: the job hangs until the timeout, or sums gradients of different batches.
 
     Example: `try: loss.backward()` with `except RuntimeError: optimizer.zero_grad()` in the loop over a loader.
 
-    Fix: Let the exception end the process and the launcher restart the job, or all-reduce "did it fail" before every
-    rank skips the step.
+    Fix: Let the exception end the process and the launcher restart the job, or all-reduce whether the step failed, and
+    skip it on every rank.
 
     Known limits: Functions in other files that the handler calls are not followed.
     """
@@ -655,8 +656,8 @@ def step_failure_swallowed(job: Job) -> Iterator[Verdict]:
             " on this rank, while the others wait in that step.",
             at=handler,
             also=((step, "the others wait here"),),
-            remedy="Let the exception end the process, or all-reduce whether a rank has failed and skip the step on"
-            " all of them.",
+            remedy="Let the exception end the process, or all-reduce whether a rank has failed and skip the step on "
+            "all ranks.",
         )
 
 
@@ -669,17 +670,17 @@ _FEW_FILES = 12
     "gradients-never-exchanged",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no script joins a group of ranks and steps an optimizer",
+    otherwise="no script joins a process group and steps an optimizer",
 )
 def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
     """The ranks of a job train without exchanging gradients, so each trains its own model.
 
-    What it checks: A script that joins its ranks to a group and steps an optimizer in a loop wraps its model (DDP,
-    FSDP, `fleet.distributed_model`), wraps its optimizer (Horovod) or reduces the gradients itself. The script calls
-    the wrapped model, not `model.module(x)`, and no optimizer step is wholly under `no_sync()`.
+    What it checks: A script that joins a process group and steps an optimizer in a loop wraps its model (DDP, FSDP,
+    `fleet.distributed_model`), wraps its optimizer (Horovod) or reduces the gradients itself. The script calls the
+    wrapped model, not `model.module(x)`, and no optimizer step is entirely under `no_sync()`.
 
     Why it matters: Starting the process group alone exchanges nothing. Each rank trains on its share of the data, and
-    all but the model of rank 0 is thrown away: the job costs as many GPUs as it has ranks and learns from the data of
+    all models but rank 0's are thrown away: the job uses as many GPUs as it has ranks, but learns only from the data of
     one.
 
     Example: `dist.init_process_group("nccl")` and `model = Net().cuda()` without DistributedDataParallel.
@@ -703,7 +704,7 @@ def gradients_never_exchanged(job: Job) -> Iterator[Verdict]:
             continue
         yield failed(
             subject,
-            f"{quoted(bypass)} bypasses the wrapper in every step, so that no gradient is exchanged.",
+            f"{quoted(bypass)} bypasses the wrapper in every step, so no gradients are exchanged.",
             at=bypass,
             remedy="Call the wrapped model itself, and run the last backward pass before the step outside no_sync().",
         )
@@ -768,14 +769,14 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
     What it checks: A script that trains in a loop, in a job that requests at least 24 hours, saves something inside a
     loop.
 
-    Why it matters: With hundreds of GPUs a failure within a day is the rule: 466 interruptions in 54 days on 16,000
+    Why it matters: With hundreds of GPUs, a failure within a day is normal: 466 interruptions in 54 days on 16,000
     GPUs. All training since the start is then lost. The same happens at the time limit.
 
     Example: `#SBATCH --time=7-00:00:00` and one `torch.save` after the last epoch.
 
-    Fix: Save model, optimizer and step every hour or so, and resume from the last one.
+    Fix: Save model, optimizer and step about every hour, and resume from the last checkpoint.
 
-    Known limits: Any call that may save, in any file of the job, counts. The result is unknown where an unknown library
+    Known limits: Any call that may save, in any file of the job, counts. The result is unknown if an unknown library
     may save.
     """
     for subject, loop in subject_claims(job, "saves_while_training"):
@@ -791,12 +792,14 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
         if any(True in claim.alternatives for claim in all_loops) or job.about("checkpoint_path", loop.scope):
             yield passed(subject)
         elif job.about("exchange_libraries", loop.scope) or len(job.files) > _FEW_FILES:
-            yield unknown(subject, f"a library or another file may save in addition to {quoted(loop)}", at=loop)
+            yield unknown(
+                subject, f"a library or another file may save checkpoints in addition to {quoted(loop)}", at=loop
+            )
         else:
             yield failed(
                 subject,
-                f"{placed(limits[0])} requests {min(numbers(limits[0].value)) // 3600} hours, but the loop of"
-                f" {quoted(loop)} saves nothing: a failure loses all training.",
+                f"{placed(limits[0])} requests {min(numbers(limits[0].value)) // 3600} hours, but the loop of "
+                f"{quoted(loop)} saves nothing: after a failure, all training is lost.",
                 at=loop,
                 also=((limits[0], "a long job"),),
                 remedy="Save model, optimizer and step at intervals, and resume from the last checkpoint.",
@@ -813,27 +816,28 @@ def long_job_saves_nothing(job: Job) -> Iterator[Verdict]:
 def every_step_profiled(job: Job) -> Iterator[Verdict]:
     """A profiler records every step of the training.
 
-    What it checks: A profiler of torch or Paddle that is on around a training loop has a schedule, or is stopped inside
-    the loop.
+    What it checks: A profiler of torch or Paddle that is enabled around a training loop has a schedule, or is stopped
+    inside the loop.
 
     Why it matters: Every operator of every step is recorded in host memory: steps take longer, and after some hours the
     process is killed for its memory.
 
     Example: `with torch.profiler.profile(with_stack=True): ` around the loop over epochs.
 
-    Fix: Profile some steps: `schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)` and `prof.step()`.
+    Fix: Profile only a few steps: `schedule=torch.profiler.schedule(wait=1, warmup=1, active=3, repeat=1)` and
+    `prof.step()`.
 
-    Known limits: A short loop that exists only for profiling is reported as well.
+    Known limits: A short loop that exists only for profiling is also reported.
     """
     for subject, profiler in subject_claims(job, "profiles_every_step"):
         if profiler.condition or not runs_program(job):
-            yield unknown(subject, f"whether {quoted(profiler)} is on depends on the run", at=profiler)
+            yield unknown(subject, f"whether {quoted(profiler)} is enabled depends on the run", at=profiler)
             continue
         yield failed(
             subject,
-            f"{joined(profiler.alternatives)} is on for every step of the training loop.",
+            f"{joined(profiler.alternatives)} is enabled in every step of the training loop.",
             at=profiler,
-            remedy="Give the profiler a schedule of some steps, or remove it from real runs.",
+            remedy="Give the profiler a schedule of a few steps, or remove it from production runs.",
         )
 
 
@@ -841,7 +845,7 @@ def every_step_profiled(job: Job) -> Iterator[Verdict]:
     "TRN025",
     "unfrozen-after-wrap",
     severity=Severity.WARNING,
-    otherwise="no frozen parameters are put back into training",
+    otherwise="no frozen parameters are unfrozen",
     each=claims_about("parameters_unfrozen"),
 )
 def unfrozen_after_wrap(question: SubjectQuestion) -> Verdict | None:
@@ -851,13 +855,13 @@ def unfrozen_after_wrap(question: SubjectQuestion) -> Verdict | None:
     their model with DistributedDataParallel or Paddle's DataParallel are not unfrozen unless the model is wrapped
     again.
 
-    Why it matters: The wrapper looks once, when it is made, for the parameters whose gradients the ranks exchange.
-    Parameters unfrozen later are trained on each rank's own data: the replicas diverge, and nothing reports it.
+    Why it matters: The wrapper determines only once, when it is created, which parameters' gradients the ranks
+    exchange. Parameters unfrozen later are trained on each rank's own data: the replicas silently diverge.
 
     Example: `freeze(net.backbone)`, `model = DDP(net)`, and `unfreeze(net.backbone)` after five epochs.
 
-    Fix: Wrap the model again after unfreezing, with a new optimizer of its parameters; or wrap it before they
-    are frozen, with `find_unused_parameters=True`.
+    Fix: Wrap the model again after unfreezing, with a new optimizer for its parameters; or wrap it before freezing,
+    with `find_unused_parameters=True`.
 
     Known limits: Parts of a model are compared by their names.
     """
@@ -868,11 +872,12 @@ def unfrozen_after_wrap(question: SubjectQuestion) -> Verdict | None:
     part = f"`{switch.value.value}`" if isinstance(switch.value, Known) and switch.value.value else "the model"
     return failed(
         question.subject,
-        f"{quoted(switch)} trains the parameters of {part} again, but they were frozen ({where(frozen)}) when"
-        f" {quoted(wrapped)} ({where(wrapped)}) collected the parameters to exchange: each rank trains them alone.",
+        f"{quoted(switch)} unfreezes the parameters of {part}, but they were frozen ({where(frozen)}) when "
+        f"{quoted(wrapped)} ({where(wrapped)}) collected the parameters to exchange: their gradients are not "
+        "exchanged.",
         at=switch,
         also=((frozen, "frozen here"), (wrapped, "wrapped here")),
-        remedy="Wrap the model again after this, and create the optimizer from the new parameters.",
+        remedy="Wrap the model again afterwards, and create the optimizer from the new parameters.",
     )
 
 
@@ -880,15 +885,15 @@ def unfrozen_after_wrap(question: SubjectQuestion) -> Verdict | None:
     "PGR019",
     "model-of-processes-not-shared",
     severity=Severity.WARNING,
-    otherwise="no processes train one model",
+    otherwise="no two processes train the same model",
     passes_with=("saves_while_training",),
     each=claims_about("model_not_shared"),
 )
 def model_of_processes_not_shared(question: SubjectQuestion) -> Verdict | None:
     """Several processes train one model that is not in shared memory (Hogwild).
 
-    What it checks: A model that is passed to several `Process`es which step an optimizer over its parameters is in
-    shared memory.
+    What it checks: A model is in shared memory if it is passed to several `Process`es that step an optimizer over its
+    parameters.
 
     Why it matters: Each forked process trains its own copy, which is gone when the process ends. The model that
     the parent saves is the untrained one.
@@ -897,8 +902,8 @@ def model_of_processes_not_shared(question: SubjectQuestion) -> Verdict | None:
 
     Fix: `model.share_memory()` before the processes start.
 
-    Known limits: With the start methods spawn and forkserver torch shares the parameters by itself; scripts that name
-    them are not judged.
+    Known limits: With the start methods spawn and forkserver, torch shares the parameters automatically; scripts that
+    name these are not judged.
     """
     (model,) = question.claims
     return failed(

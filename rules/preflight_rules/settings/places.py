@@ -1,4 +1,4 @@
-"""The settings of one framework as one place of a job gives them: a file, a call, or a command line."""
+"""The settings of one framework that one place in a job gives: a file, a call, or a command line."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ class PlaceSettings:
         job: the job of the place.
         framework: the framework that the settings belong to.
         subject: the place, for the report.
-        keys: the claim of each key.
+        keys: the claim about each key.
         launch: the launch that the settings belong to, if any.
         inner: the settings of a file that a setting names, by the prefix that conditions give its keys.
         certain: whether the framework certainly reads the settings.
         parser: the parser that reads the settings, if known.
-        complete: whether a missing key is certainly not given elsewhere.
+        complete: whether a missing key is certainly not set elsewhere.
     """
 
     job: Job
@@ -83,7 +83,7 @@ class PlaceSettings:
     parser: Claim | None = None
 
     def claim(self, key: str) -> Claim | None:
-        """Return the claim of a key, which may be in a file that another key names; None if the key is not given."""
+        """Return the claim about a key, which may be in a file that another key names; None if the key is not set."""
         if key.startswith(OF_JOB):
             return next(iter(self._job_claims(key.removeprefix(OF_JOB))), None)
         if key == PARSER:
@@ -142,7 +142,7 @@ class PlaceSettings:
             if not self.complete or (
                 self.keys.get(_CHECKPOINT_OPTION) is not None and key in from_checkpoint(self.framework)
             ):
-                raise UnknownValue(f"{key} may be given elsewhere")
+                raise UnknownValue(f"{key} may be set elsewhere")
             if _are_of_another_release(self.framework, tuple(self.keys)):
                 raise UnknownValue(f"{key} may have a different name in the release used")
             return None
@@ -151,7 +151,7 @@ class PlaceSettings:
         return Section(filled=is_filled) if isinstance(value, Section) else value
 
     def value_in_call(self, key: str) -> Any:
-        """Return the value of a key, on the assumption that the branch of the call is taken.
+        """Return the value of a key, assuming that the branch of the call is taken.
 
         Raises UnknownValue if the value is unknown.
         """
@@ -161,7 +161,7 @@ class PlaceSettings:
         return self._common_value((replace(claim, condition=""),))
 
     def value_of_several_ranks(self, key: str) -> Any:
-        """Return the value of a key, where a launcher starts several ranks in all.
+        """Return the value of a key, assuming that a launcher starts several ranks.
 
         Raises UnknownValue if the value is unknown.
         """
@@ -176,7 +176,7 @@ class PlaceSettings:
         return value
 
     def value_on_one_node(self, key: str) -> Any:
-        """Return the value of a key, where deepspeed without a list of hosts starts the ranks of one node.
+        """Return the value of a key, assuming that deepspeed, without a host list, starts the ranks of one node.
 
         Raises UnknownValue if the value is unknown.
         """
@@ -204,11 +204,11 @@ class PlaceSettings:
         return claim.source != CALLED or claim.alternatives != (None,)
 
     def _is_made(self, key: str) -> bool:
-        """Return whether an argument of a call is certainly an object created in the call, or a list."""
+        """Return whether a call's argument is certainly an object created in the call, or a list."""
         return f"{key}.{MAKER}" in self.keys or f"{key}.{ITEMS}" in self.keys
 
     def _check_sections(self, key: str) -> None:
-        """Raise UnknownValue if a section that would hold the key has an unknown value."""
+        """Raise UnknownValue if a section that would contain the key has an unknown value."""
         while "." in key:
             key = key.rpartition(".")[0]
             section = self.keys.get(key)
@@ -241,12 +241,12 @@ class PlaceSettings:
 
     @property
     def is_named(self) -> bool:
-        """Return whether the settings are complete in themselves, or a launch names their place."""
+        """Return whether the settings are complete, or a launch names their place."""
         is_whole = self.launch is None or reads(self.framework, "file") or reads(self.framework, "object")
         return is_whole or any(claim.scope.launch for claim in self.keys.values())
 
     def _option_value(self, quantity: str) -> Any:
-        """Return the value that an option of the launch gives a quantity; None if no option sets it.
+        """Return the value that a launch option sets for a quantity; None if no option sets it.
 
         Raises UnknownValue if the value or the launch is unknown.
         """
@@ -257,7 +257,7 @@ class PlaceSettings:
 
     @property
     def _is_plain(self) -> bool:
-        """Return whether plain python starts the program, and nothing else starts a process of the job."""
+        """Return whether plain python starts the program, and no other command starts a process of the job."""
         programs = {claim.value for claim in self.job.about("plain_program")}
         return self.launch is None and len(programs) == 1 and not self.job.about("starts_processes")
 
@@ -267,7 +267,7 @@ class PlaceSettings:
             return "python" if self._is_plain else ""
         is_for_job = not any(claim.scope.launch for claim in self.keys.values())
         if is_for_job and len({launch.launcher for launch in self.job.launches}) > 1:
-            raise UnknownValue("which launch reads these settings")
+            raise UnknownValue("the launch that reads these settings")
         if self.launch.launcher == "python" and any(map(self.job.about, _WORKER_STARTERS)):
             raise UnknownValue("whether this runs in processes that the program starts")
         return self.launch.launcher
@@ -289,7 +289,7 @@ _MIN_UNKNOWN = 5
 
 @functools.lru_cache(maxsize=256)
 def _are_of_another_release(name: str, keys: tuple[str, ...]) -> bool:
-    """Return whether the framework's table lacks most of these keys, as after a release that renames them."""
+    """Return whether the framework's table lacks most of these keys, as after a release that renamed them."""
     row = framework(name)
     if row is None or row.keys is None:
         return False
@@ -310,7 +310,7 @@ def frameworks_of(job: Job) -> list[str]:
 
 
 def place_settings(job: Job, name: str) -> Iterator[PlaceSettings]:
-    """Yield a framework's settings, once per launch and place; an object's settings once for each of its parts."""
+    """Yield a framework's settings, once per launch and place, and an object's settings once for each of its parts."""
     if reads(name, "object"):
         yield from _objects(job, name)
         return
@@ -377,7 +377,7 @@ _WHOLE, _POD = "whole", "pod"
 
 
 def _objects(job: Job, framework: str) -> Iterator[PlaceSettings]:
-    """Yield the settings of each object or part of a kind, with the settings of the owner in `inner`."""
+    """Yield the settings of each object or part of a given kind, with the settings of the owner in `inner`."""
     places = _places(job, framework)
     owner_keys = {key: tuple(map(_place_key, place.keys[CALL].because[0].because)) for key, place in places.items()}
     owners: dict[_PlaceKey, PlaceSettings] = {}
@@ -442,7 +442,7 @@ _OPTION = re.compile(r"--([\w-]{1,40})")
 
 
 def _is_complete(framework: str, keys: dict[str, Claim]) -> bool:
-    """Return whether a missing key is certainly not given elsewhere."""
+    """Return whether a missing key is certainly not set elsewhere."""
     if framework == "accelerate":
         # Without a file on the line, Accelerate reads a file in the user's cache.
         return any(claim.strength is Strength.CONFIG for claim in keys.values())
@@ -450,7 +450,9 @@ def _is_complete(framework: str, keys: dict[str, Claim]) -> bool:
 
 
 def _variables(job: Job, scope: Scope) -> Iterator[tuple[str, Claim]]:
-    """Return the name and claim of each variable that the files set once, without those that only a controller sets."""
+    """Return the name and claim of each variable that the files set exactly once, except those that only a controller
+    sets.
+    """
     claims_by_name: dict[str, list[Claim]] = {}
     for claim in job.environment(scope):
         name = claim.quantity.removeprefix(ENVIRONMENT_PREFIX)
@@ -530,7 +532,7 @@ _PADDLE_ARGUMENTS = frozenset(
 
 
 def _may_read_paddle(job: Job, keys: dict[str, Claim], launch: Launch | None) -> bool:
-    """Return whether Paddle's launcher starts a program that is not among the files with arguments of its trainer."""
+    """Return whether Paddle's launcher starts a program outside the job's files with arguments of its trainer."""
     starts_unread_program = (
         launch is not None and launch.launcher == "paddle" and all(f.path != launch.program for f in job.files)
     )

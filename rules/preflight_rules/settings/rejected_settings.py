@@ -1,4 +1,4 @@
-"""Settings and combinations of settings that a framework rejects or in which ranks hang, judged by tables."""
+"""Settings and combinations of settings that, according to tables, a framework rejects or in which ranks hang."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ from preflight_rules.settings.unknown_settings import NearestNames, unknown_name
 def setting_value_refused(job: Job) -> Iterator[Verdict]:
     """A setting has a value of the wrong type, or out of range, that the framework rejects.
 
-    What it checks: Every key of DeepSpeed's configuration whose type, bounds or choices DeepSpeed's own models declare
-    has a valid value, and so has every key of a task of SkyPilot or dstack. Strings that these models convert (`"8"`,
-    `"true"`) count as what they convert to.
+    What it checks: Every key of a DeepSpeed configuration whose type, bounds or choices DeepSpeed's own models declare
+    has a valid value, and so does every key of a SkyPilot or dstack task. Strings that these models convert (`"8"`,
+    `"true"`) count as the converted values.
 
     Why it matters: The framework stops in every rank while it reads its configuration, after the nodes were allocated.
 
@@ -55,8 +55,8 @@ def setting_value_refused(job: Job) -> Iterator[Verdict]:
     Fix: Write a value of the type and in the range that the finding names.
 
     Known limits: Types and bounds are those of the release that the table names; values that only newer releases reject
-    are a warning unless the job's files pin one of them. Where autotuning is enabled, a list holds the values that it
-    tries, and they are not judged.
+    are a warning unless the job's files pin one of them. If autotuning is enabled, a list contains the values to try,
+    and these are not judged.
     """
     seen_locations: set[tuple[str, int, int]] = set()
     for name in frameworks_of(job):
@@ -102,7 +102,9 @@ _VALUED_SWITCHES = frozenset(
 
 
 def _lacks_value(place: PlaceSettings, key: str, claim: Claim) -> bool:
-    """Return whether an option lacks a value: another option or nothing follows, or it is a switch that needs one."""
+    """Return whether an option lacks a value: nothing or another option follows, or it is a switch that needs a
+    value.
+    """
     if place.framework == "transformers" and key == "fsdp":
         # Newer releases accept the option without a value.
         return False
@@ -119,13 +121,13 @@ def _missing_value_verdict(place: PlaceSettings, claim: Claim) -> Verdict:
     fault = (
         "another option follows"
         if isinstance(claim.value, Known) and claim.value.value is not True
-        else "nothing is given"
+        else "nothing follows"
     )
     return failed(
         place.subject,
         f"{quoted(claim)}: {fault} where a value is expected, and the parser stops with `expected one argument`.",
         at=claim,
-        remedy="Give the option its value, or remove it.",
+        remedy="Give the option a value, or remove it.",
     )
 
 
@@ -157,7 +159,7 @@ def _setting_verdict(place: PlaceSettings, setting: Setting, claim: Claim, versi
 
 
 def _expected_values_text(setting: Setting, item: Plain, version: str) -> str:
-    """Return the expected values in words; empty if the release accepts `item`."""
+    """Return a description of the expected values; empty if the release accepts `item`."""
     if isinstance(item, bool) and setting.bool_until:
         return "a whole number" if version and in_range(version, "", setting.bool_until) is False else ""
     return expected_values(setting, item)
@@ -182,13 +184,13 @@ def _is_read(place: PlaceSettings, setting: Setting) -> bool:
     "CFG002",
     "settings-refused-together",
     severity=Severity.ERROR,
-    otherwise="no settings of a framework with known refusals",
+    otherwise="no settings of a framework whose checks are known",
 )
 def settings_refused_together(job: Job) -> Iterator[Verdict]:
     """Settings of a framework contradict each other, or one of them is no longer supported.
 
-    What it checks: The settings meet no condition of a table, with sources and releases, under which transformers,
-    DeepSpeed, Accelerate, Lightning, torchtitan, SkyPilot and dstack stop while they read their settings. For
+    What it checks: The settings match no condition in a table, with sources and releases, under which transformers,
+    DeepSpeed, Accelerate, Lightning, torchtitan, SkyPilot and dstack stop while reading their settings. For
     PaddlePaddle, its launcher, PaddleNLP, PaddleFormers, PaddleFleetX and PaddleRec the table also lists conditions
     that make ranks wait or lose a setting; if the job continues anyway, the finding is a warning.
 
@@ -198,8 +200,8 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
 
     Fix: The finding names the change for its condition.
 
-    Known limits: Settings that a script makes after it has created the object are not seen. A condition that holds only
-    for some releases is a warning unless the job's files pin a release.
+    Known limits: Settings that a script changes after creating the object are not seen. A condition that holds only for
+    some releases is a warning unless the job's files pin a release.
     """
     seen_rows: set[tuple[str, int, str]] = set()
     releases = functools.cache(functools.partial(pinned, job))
@@ -225,14 +227,14 @@ def settings_refused_together(job: Job) -> Iterator[Verdict]:
             if is_accepted and is_older:
                 yield unknown(
                     place.subject,
-                    f"the job pins {version}, and the checks of releases before {oldest_release} are unknown",
+                    f"the job pins {version}, and what releases before {oldest_release} reject is unknown",
                 )
             elif is_accepted:
                 yield passed(place.subject)
 
 
 def _condition_verdict(place: PlaceSettings, row: Refusal, *, certain: bool) -> Verdict | None:
-    """Return the verdict on one condition; None if it is false or concerns keys that are not given."""
+    """Return the verdict on one condition; None if it is false or its keys are not given."""
     claims = place.others(row.at[0], row.known) if row.known else []
     claims = claims or [claim for key in row.at if (claim := place.claim(key)) is not None]
     # The program may add settings that a file lacks, if no launch names the file.
@@ -244,11 +246,11 @@ def _condition_verdict(place: PlaceSettings, row: Refusal, *, certain: bool) -> 
         if not holds(row.when, place.value):
             return None
     except UnknownValue as error:
-        if not _holds_in_call(place, row):
+        if not _may_hold_in_call(place, row):
             return None
-        if _holds_with(place.value_of_several_ranks, row):
+        if _certainly_holds(place.value_of_several_ranks, row):
             assumption = "with more than one rank, "
-        elif _holds_with(place.value_on_one_node, row):
+        elif _certainly_holds(place.value_on_one_node, row):
             assumption = "on one node, "
         else:
             return unknown(place.subject, f"{error} is unknown, and {row.why}", at=claims[0])
@@ -266,16 +268,16 @@ def _condition_verdict(place: PlaceSettings, row: Refusal, *, certain: bool) -> 
     )
 
 
-def _holds_in_call(place: PlaceSettings, row: Refusal) -> bool:
-    """Return whether a condition may hold in a call if the call's branch is taken."""
+def _may_hold_in_call(place: PlaceSettings, row: Refusal) -> bool:
+    """Return whether a condition may hold in a call, assuming that the call's branch is taken."""
     try:
         return holds(row.when, place.value_in_call)
     except UnknownValue:
         return True
 
 
-def _holds_with(value_of: Callable[[str], Any], row: Refusal) -> bool:
-    """Return whether a condition certainly holds with the values that an assumption gives."""
+def _certainly_holds(value_of: Callable[[str], Any], row: Refusal) -> bool:
+    """Return whether a condition certainly holds with the values that the assumption gives."""
     try:
         return holds(row.when, value_of)
     except UnknownValue:
@@ -292,7 +294,7 @@ def _range_text(row: Refusal) -> str:
     "CFG003",
     "trainer-argument-unknown",
     severity=Severity.ERROR,
-    otherwise="no options are parsed only for TrainingArguments",
+    otherwise="no options are parsed for TrainingArguments alone",
 )
 def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
     """Hugging Face's trainer is given an argument that it does not have.
@@ -305,10 +307,10 @@ def trainer_argument_unknown(job: Job) -> Iterator[Verdict]:
 
     Example: `TrainingArguments(evaluation_strategy="steps")` with transformers 5, where it is called eval_strategy.
 
-    Fix: Write the argument as that release spells it, or remove it.
+    Fix: Write the argument as in that release, or remove it.
 
-    Known limits: Without a pinned release, a name that some release has is accepted, and a name that resembles no field
-    is a warning. Classes derived from TrainingArguments have their own fields, and are not judged.
+    Known limits: Without a pinned release, a name that exists in some release is accepted, and a name that resembles no
+    field is a warning. Classes derived from TrainingArguments have their own fields, and are not judged.
     """
     seen_locations: set[tuple[str, int, int]] = set()
     names = NearestNames()
@@ -408,9 +410,10 @@ class _UnknownTermError(Exception):
 
 
 class _Match(NamedTuple):
-    """A true term: the claims that show it, the text that replaces `{}`, and whether the term is certainly true.
+    """A term that holds or may hold: the claims that show it, the text that replaces `{}`, and whether it certainly
+    holds.
 
-    `named` is whether a message names the claims.
+    `named`: whether a message quotes the claims.
     """
 
     claims: tuple[Claim, ...]
@@ -429,15 +432,15 @@ def _combinations() -> tuple[_Combination, ...]:
 def combination_refused(job: Job) -> Iterator[Verdict]:
     """Calls, settings or pinned package versions are incompatible: the framework stops, or the ranks hang.
 
-    What it checks: A table of combinations, each with its source: calls of the scripts, settings of files and command
-    lines, and releases that the files pin. Among them are processes that are spawned while a script is imported,
-    samplers on iterable datasets, adapters in one flat parameter of FSDP, float16 weights with a scaler, activation
-    checkpoints with a search for unused parameters, functions with a collective that one rank calls, sharding stages,
-    attributes that a wrapper hides, process groups that nothing creates, and functions that cannot be pickled for a
-    spawned process.
+    What it checks: The job has no combination from a table, each with its source, of calls in scripts, settings in
+    files and command lines, and pinned releases. Among them are processes that are spawned while a script is imported,
+    samplers on iterable datasets, adapters in one flat FSDP parameter, float16 weights with a scaler, activation
+    checkpointing with a search for unused parameters, functions with a collective that only one rank calls, sharding
+    stages, attributes that a wrapper hides, process groups that are never created, and functions that cannot be pickled
+    for a spawned process.
 
-    Why it matters: Each part is valid alone, so nothing fails before all ranks run; then every rank stops with an
-    exception, or waits until a timeout.
+    Why it matters: Each part is valid alone, so nothing fails until all ranks are running; then every rank stops with
+    an exception, or waits until a timeout.
 
     Example: `mp.spawn(run, nprocs=4)` at the end of a script without `if __name__ == "__main__":`.
 
@@ -556,7 +559,7 @@ def _match_term(job: Job, term: str, scope: Scope, launch: Launch | None) -> _Ma
 
 
 def _match_several_ranks(job: Job, scope: Scope, launch: Launch | None) -> _Match | None:
-    """Return a match if the launch may start several ranks, uncertain if the number is unknown; otherwise None."""
+    """Return a match if the launch may start several ranks (uncertain if the number is unknown); otherwise None."""
     value, claims = ranks_started(job, scope) if launch is not None else (Unresolved("no launch"), ())
     rank_counts = numbers(value)
     if rank_counts and max(rank_counts) <= 1:

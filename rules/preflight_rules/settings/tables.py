@@ -28,7 +28,8 @@ class Keys(NamedTuple):
 
     Args:
         title: the owner of the keys, for messages.
-        extended: whether programs add their own options, so that the job must pin the table's release.
+        extended: whether programs add their own options, so unknown keys are reported only if the job pins the table's
+            release.
         extended_by: keys that name a module of the job, which adds keys.
         flat: whether option names contain dots that do not separate sections.
         stopped: the effect of an unknown key, for messages.
@@ -74,7 +75,7 @@ def framework(name: str) -> Framework | None:
 
 
 def reads(name: str, how: str) -> bool:
-    """Return whether a framework reads its settings in the way `how`, as listed in the table's head."""
+    """Return whether a framework reads its settings in the way `how`, one of those in the table's head."""
     row = framework(name)
     return row is not None and how in row.reads
 
@@ -141,23 +142,23 @@ class Setting(NamedTuple):
             `decimal`, `strtobool`, `flag`, `given`; `json` for one of the types of a JSON Schema; empty for any.
         also: another kind that the key accepts.
         choices: the values that the key accepts; empty if it accepts any value of its kind.
-        words: texts that the key accepts besides its kind (`auto`).
+        words: strings that the key accepts in addition to its kind (`auto`).
         minimum: the inclusive lower bound; None if there is no bound.
         above: the exclusive lower bound.
         maximum: the inclusive upper bound.
-        nullable: whether null has the effect of leaving the key out.
+        nullable: whether null has the same effect as omitting the key.
         closed: for a section, whether a key that is not listed is rejected.
         alias: another name of the key.
         replaced_by: the key that replaced it; the two may not be combined.
         when: the condition under which the framework reads the key; empty if it always does.
         former: values that the key accepted in earlier releases.
         bool_until: the release up to which true and false count as whole numbers; empty if they always do.
-        added: the first release with the key, of the releases that the table was read from; empty if all have it.
-        gone: the last release with the key; empty if the newest has it.
+        added: the first release with the key, among the releases that the table was read from; empty if all have it.
+        gone: the last release with the key; empty if the newest release has it.
         since: the first release that rejects other values; empty if all known releases do.
         until: the last release that is known to reject other values; empty if it is the newest.
         types: for the kind `json`, the names of the types; empty if any type is accepted.
-        pattern: for the kind `json`, a pattern that a text has to contain. Choices are compared without case.
+        pattern: for the kind `json`, a pattern that a string must contain. Choices are compared without case.
     """
 
     key: str
@@ -381,7 +382,7 @@ class Refusal(NamedTuple):
         at: the keys that cause the failure, the most important key first.
         why: what the framework does, after the quoted settings.
         remedy: what to do, in a sentence.
-        source: the place in the framework's code that checks the condition.
+        source: the location in the framework's code that checks the condition.
         since: the first release that rejects the settings; empty if all known releases do.
         until: the last release that rejects the settings; empty if it is the newest.
         package: the distribution that `since` and `until` are about; empty for the framework's own.
@@ -389,11 +390,11 @@ class Refusal(NamedTuple):
         known: the known keys of the section that the only key of `at` names (`config.*`), or patterns of keys, which
             begin with `^`. Any other key of the section causes the failure.
         pinned: whether the failure is reported only if the files pin a release.
-        later: whether the framework reads the settings without an error, and the job fails or is wrong afterwards.
+        later: whether the framework reads the settings without an error, but the job fails or is wrong afterwards.
 
-    In the data, `[[code]]` is a place in a framework's code, with `of` and `source`, and each `[[code.refuses]]` is a
-    condition that it rejects. `each` makes a row for each of its texts, which replaces `{}` in all other texts, and
-    `{^}` in capitals.
+    In the data, `[[code]]` is a location in a framework's code, with `of` and `source`, and each `[[code.refuses]]` is
+    a condition that it rejects. `each` creates a row for each of its strings, which replaces `{}` in all other strings,
+    and `{^}` in capitals.
     """
 
     of: str
@@ -424,7 +425,9 @@ def all_refusals() -> tuple[Refusal, ...]:
 
 
 def _refusals(files: Iterable[dict[str, Any]], name: str) -> Iterator[Refusal]:
-    """Yield the refusals of one framework in these files; for an empty name all refusals, each under its first name."""
+    """Yield the refusals of one framework in these files, or, for an empty name, all refusals, each under its first
+    name.
+    """
     for code in (each for file in files for each in file["code"]):
         frameworks = code["of"] if isinstance(code["of"], list) else [code["of"]]
         if name in frameworks or not name:
@@ -455,7 +458,7 @@ def _expand_row(row: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 @functools.cache
 def oldest(name: str) -> str:
-    """Return the oldest release that a framework's refusals were read from; empty if they hold for all releases."""
+    """Return the oldest release that a framework's refusals were read from; empty if they apply to all releases."""
     return next((str(file["oldest"]) for file in _refusal_files(name) if "oldest" in file), "")
 
 
@@ -486,7 +489,7 @@ def settings(name: str) -> dict[str, Setting]:
 
 
 def full_name(name: str, key: str) -> str:
-    """Return the option that a key names, also by an unambiguous abbreviation; otherwise the key itself."""
+    """Return the option that a key names, possibly by an unambiguous abbreviation; otherwise the key itself."""
     if not reads(name, "abbreviated") or key in settings(name):
         return key
     matches = [each for each in settings(name) if each.startswith(key)]
@@ -494,7 +497,7 @@ def full_name(name: str, key: str) -> str:
 
 
 def canonical(key: str) -> str:
-    """Return the key as in the tables: without list indices and without the path of a mount."""
+    """Return the key as it is in the tables: without list indices and without the path of a mount."""
     return _MOUNT_PATH.sub(".*", _LIST_INDEX.sub(".item", key))
 
 
@@ -517,7 +520,7 @@ def newest(name: str) -> str:
 
 @functools.cache
 def alias_refusals(name: str) -> tuple[Refusal, ...]:
-    """Return the refusals of two names of one key, and of a key with its replacement."""
+    """Return the refusals of two names for one key, and of a key together with its replacement."""
     if not reads(name, "one-name"):
         return ()
     all_settings = settings(name)
@@ -533,7 +536,7 @@ def alias_refusals(name: str) -> tuple[Refusal, ...]:
             name,
             f"{first} is not None and {second} is not None",
             (first, second),
-            "both are names of the same setting, and the framework rejects the combination",
+            "both are names of the same setting, and the framework rejects them together",
             "Keep the newer name.",
             "deepspeed/runtime/config_utils.py",
         )
@@ -542,12 +545,12 @@ def alias_refusals(name: str) -> tuple[Refusal, ...]:
 
 
 class Index(NamedTuple):
-    """The refusals of one framework, indexed by the keys that they blame.
+    """The refusals of one framework, indexed by the keys that cause them.
 
     Args:
         rows: all refusals.
-        by_key: the row numbers of refusals that blame a key, or a key below `PREFIX.`.
-        others: the row numbers of refusals that blame the place itself, or other claims of the job.
+        by_key: the row numbers of refusals that a key, or a key under `PREFIX.`, causes.
+        others: the row numbers of refusals that the place itself, or other claims of the job, cause.
     """
 
     rows: tuple[Refusal, ...]
@@ -555,7 +558,7 @@ class Index(NamedTuple):
     others: list[int]
 
     def about(self, keys: Iterable[str], prefixes: Iterable[str]) -> list[Refusal]:
-        """Return the refusals that may blame one of these keys, or a key below these prefixes, in table order."""
+        """Return the refusals that one of these keys, or a key under these prefixes, may cause, in table order."""
         row_numbers = set(self.others)
         for key in (*keys, *(f"{prefix}." for prefix in prefixes)):
             row_numbers.update(self.by_key.get(key, ()))
@@ -564,7 +567,7 @@ class Index(NamedTuple):
 
 @functools.cache
 def index(name: str) -> Index:
-    """Return the index of one framework's refusals, including those about several names of one key."""
+    """Return the index of one framework's refusals, including those for several names of one key."""
     result = Index((*refusals(name), *alias_refusals(name)), {}, [])
     for number, row in enumerate(result.rows):
         for key in row.at:
@@ -589,7 +592,7 @@ _IMAGE = re.compile(rf"(?:\S+/)?({'|'.join(_DISTRIBUTION_BY_IMAGE)}):v?(\d+(?:\.
 def pinned(job: Job, name: str) -> str:
     """Return the release of a framework or distribution that the job pins; empty if none or several are pinned.
 
-    0.0.0 is not a release: Paddle's daily builds have it.
+    0.0.0 is not a release, but the version of Paddle's daily builds.
     """
     names = distributions(name)
     image_releases = {
@@ -630,12 +633,14 @@ def release(version: str) -> Version:
 
 
 def cut(version: str, like: str) -> tuple[int, ...]:
-    """Return the first numbers of a release, as many as `like` has: 2.4.1 counts as 2.4."""
+    """Return the first numbers of a release, as many as in `like`: 2.4.1 counts as 2.4."""
     return release(version).release[: len(release(like).release)]
 
 
 def may_have(table: Generated, row: Row, version: str) -> bool:
-    """Return whether a release may have the option. A release between two known ones may have the options of either."""
+    """Return whether a release may have the option. A release between two known releases may have the options of
+    either.
+    """
     if not version:
         return True
     wanted = release(version)

@@ -1,4 +1,4 @@
-"""Settings and keys that a framework or an orchestrator does not have, with the nearest one that it has."""
+"""Settings and keys that a framework or orchestrator does not have, with the nearest one that it does have."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _MAX_COMPARED = 20
 
 @dataclass(slots=True)
 class NearestNames:
-    """Looks up the known names nearest to unknown names, for the first unknown names of each file only.
+    """Looks up the known names nearest to unknown names, but only for the first unknown names of each file.
 
     Args:
         found: the nearest names by file, section and name; empty if none is close.
@@ -52,7 +52,7 @@ class NearestNames:
         """Return the nearest name; empty if none is close, or if the file has too many unknown names.
 
         Args:
-            claim: the claim of the unknown name.
+            claim: the claim about the unknown name.
             section: the owner of the names, for display.
             name: the unknown name.
             known: returns the existing names.
@@ -83,7 +83,7 @@ def unknown_name(
 
     Args:
         place: the place of the name.
-        claim: the claim of the name.
+        claim: the claim about the name.
         name: the name, without its section.
         owner: the owner of the known names: `TrainingArguments`.
         release: the releases without the name: `trl 1.16.0`, `any release up to 1.16.0`.
@@ -107,15 +107,15 @@ def unknown_name(
 
 
 class Parser(NamedTuple):
-    """A parser that stops at unknown keys.
+    """A parser that rejects unknown keys.
 
     Args:
         title: its name for display.
         names: the names of its tables, its own first.
-        switches: variables that make it accept other keys.
+        switches: environment variables that make it accept other keys.
         others: keys of another parser that such a variable selects; a file with one of them is not judged.
-        usual: the intended keys for keys of other frameworks and for common mistakes.
-        fixes_others: whether a release of its distribution caps the releases of the other tables.
+        usual: the intended key for each key of another framework and each common mistake.
+        fixes_others: whether the pinned release of its own distribution also limits the releases of the other tables.
     """
 
     title: str
@@ -171,11 +171,11 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
     Example: `lora_r: 8` for LLaMA-Factory, where it is called lora_rank; `SFTConfig(max_seq_length=2048)` for TRL 0.24,
     where it is called max_length.
 
-    Fix: Write the key as that release spells it, or remove it.
+    Fix: Write the key as in that release, or remove it.
 
-    Known limits: Without a pinned release, a key that some release has passes, and the verdict on a key that resembles
-    no known key is unknown, because a newer release may have it. Nothing is judged where a variable lets the parser
-    accept other keys (`ALLOW_EXTRA_ARGS`, `USE_MCA`), where the file has keys of Megatron's parser, or where a script
+    Known limits: Without a pinned release, a key that exists in some release passes, and the verdict on a key that
+    resembles no known key is unknown, because a newer release may have it. Nothing is judged if a variable makes the
+    parser accept other keys (`ALLOW_EXTRA_ARGS`, `USE_MCA`), if the file has keys of Megatron's parser, or if a script
     creates several TRL configurations.
     """
     seen_locations: set[tuple[str, int, int]] = set()
@@ -186,7 +186,7 @@ def setting_unknown(job: Job) -> Iterator[Verdict]:
             if parser is None:
                 continue
             if _accepts_more_keys(job, place, parser):
-                yield unknown(place.subject, f"a variable or a key may make {parser.title} accept other keys")
+                yield unknown(place.subject, f"a variable or a key may make {parser.title} accept additional keys")
                 continue
             verdicts = tuple(_unknown_keys(job, place, parser, names))
             for verdict in verdicts:
@@ -263,15 +263,15 @@ def _accepted_names(parser: Parser, versions: dict[str, str]) -> Iterator[str]:
     "CFG007",
     "framework-setting-unknown",
     severity=Severity.ERROR,
-    otherwise="no settings of a framework that stops at an unknown one",
+    otherwise="no settings of a framework that stops at unknown settings",
 )
 def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
     """A framework is given a setting that it does not have, so it stops.
 
     What it checks: The attributes of a `fleet.DistributedStrategy` and the keys of its `..._configs`, the options of a
     program of Megatron-LM and of OpenRLHF's `train_ppo_ray`, the keys that a command line sets for verl's `main_ppo`,
-    and the keys of torchtitan's TOML and of a task of SkyPilot or dstack are those of the release that the job's files
-    pin, or of any known release.
+    and the keys of torchtitan's TOML and of SkyPilot or dstack tasks exist in the release that the job's files pin, or
+    in any known release.
 
     Why it matters: The framework stops in every rank while it reads its settings: "use_amp is not a attribute of
     DistributedStrategy".
@@ -280,11 +280,11 @@ def framework_setting_unknown(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the name that the finding gives, or remove the setting.
 
-    Known limits: Without a pinned release, a name unlike all others is a warning, because a newer release may have it.
-    Programs add options to those of Megatron-LM, so these are unknown unless the job pins the release that was read;
-    the same holds for OpenRLHF and verl. Keys of verl are judged with its default configuration only, not with
-    `model_engine=megatron`; those of torchtitan only without a module that adds keys and
-    without torchtitan's own package in the tree. A script that creates several strategies is not judged.
+    Known limits: Without a pinned release, a name that resembles no other is a warning, because a newer release may
+    have it. Programs add options to those of Megatron-LM, so these are unknown unless the job pins the release in the
+    table; the same applies to OpenRLHF and verl. Keys of verl are judged only with its default configuration, not with
+    `model_engine=megatron`, and those of torchtitan only without a module that adds keys and without torchtitan's own
+    package in the tree. A script that creates several strategies is not judged.
     """
     seen_locations: set[tuple[str, int, int]] = set()
     names = NearestNames()
@@ -320,9 +320,9 @@ def _table_keys(name: str) -> Keys:
 
 
 def _extension_claim(job: Job, place: PlaceSettings, known: Keys) -> Claim | None:
-    """Return the setting that names a module with further keys, in the file or on the program's command line.
+    """Return the setting, in the file or on the program's command line, that names a module with additional keys.
 
-    The claim that the tree contains the framework's own package counts as well. None if there is no such claim.
+    The claim that the tree contains the framework's own package also counts. None if there is no such claim.
     """
     scope = place.launch.scope if place.launch is not None else WHOLE_JOB
     for bundled in job.about("bundled_framework", scope):

@@ -56,8 +56,8 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
 
     What it checks: train_batch_size = train_micro_batch_size_per_gpu x gradient_accumulation_steps x data-parallel
     ranks, where data-parallel ranks are all ranks divided by tensor and pipeline parallel sizes. With two of the three
-    given, the third is a whole number. A value of "auto" is taken from the arguments of Hugging Face's trainer where
-    they are given.
+    given, the third is a whole number. "auto" is replaced with the arguments of Hugging Face's trainer, if they are
+    given.
 
     Why it matters: DeepSpeed checks this in every rank after the job has been queued and all ranks have started, and
     stops.
@@ -67,7 +67,7 @@ def deepspeed_batch_product_mismatch(job: Job) -> Iterator[Verdict]:
 
     Fix: Change one of the three, or omit one and DeepSpeed computes it.
 
-    Known limits: With elasticity DeepSpeed computes the sizes itself and nothing is reported. deepspeed without a
+    Known limits: With elasticity, DeepSpeed computes the sizes itself and nothing is reported. deepspeed without a
     hostfile is assumed to run on one node; if more nodes would make the sizes fit, it is a warning. If the number of
     ranks is unknown, only sizes that no number of ranks could satisfy are reported.
     """
@@ -128,7 +128,7 @@ def _product_verdict(
 
 
 def _may_be_one_node(job: Job, launch: Launch | None, scope: Scope) -> bool:
-    """Return whether deepspeed gets a number of processes but no hosts, so that it starts one node.
+    """Return whether deepspeed is given a number of processes but no hosts, and so starts one node.
 
     The site may have a hostfile that the files do not show.
     """
@@ -147,7 +147,7 @@ def _fits_some_nodes(total: int, micro: int, steps: int, ranks: int) -> bool:
 
 
 def _sizes_agree(total: int, micro: int, steps: int, ranks: int) -> bool:
-    """Return whether the sizes agree. A micro batch or accumulation of 0 means that it is not given."""
+    """Return whether the sizes agree. A micro batch or accumulation of 0 means that none is given."""
     if micro and steps:
         return total == micro * steps * ranks
     return total % ((micro or 1) * (steps or 1) * ranks) == 0
@@ -191,7 +191,7 @@ def _judge_without_ranks(
     ranks: Value,
     rank_claims: tuple[Claim, ...],
 ) -> Verdict:
-    """Return the verdict if the number of ranks is unknown: failed if no number of ranks can satisfy the sizes."""
+    """Return the verdict if the number of ranks is unknown: failed if no number of ranks fits the sizes."""
     pairs = list(itertools.product(total, micro or (1,), steps or (1,)))
     if (micro or steps) and all(batch % (each * count) for batch, each, count in pairs):
         _, micro_batch, accumulation = pairs[0]
@@ -206,7 +206,7 @@ def _judge_without_ranks(
         )
     why = ranks.why if isinstance(ranks, Unresolved) else "a branch"
     location = next(iter(rank_claims), claims["train_batch_size"][0])
-    return unknown(subject, f"the number of data-parallel ranks: {why}", at=location)
+    return unknown(subject, f"the number of data-parallel ranks is unknown: {why}", at=location)
 
 
 #: The stages that the script's own PipelineModule has.
@@ -225,7 +225,7 @@ def _without_model_parallel(
 ) -> tuple[Value, tuple[Claim, ...]]:
     pipelines = job.about("setting.deepspeed_pipeline.function", scope)
     if pipelines and not job.setting(_STAGES, scope):
-        return Unresolved(f"{quoted(pipelines[0])} divides the ranks into stages"), pipelines
+        return Unresolved(f"{quoted(pipelines[0])} divides the ranks into pipeline stages"), pipelines
     # An option of the script itself may also give the number of stages.
     for quantity in ("tensor_parallel_size", _STAGES if pipelines else "pipeline_parallel_size"):
         sizes = job.setting(quantity, scope)
@@ -249,7 +249,7 @@ def _data_parallel(ranks: Plain, size: Plain) -> Plain:
     otherwise="no DeepSpeed configuration sets a batch size",
 )
 def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
-    """A batch size of DeepSpeed's configuration is not a positive whole number.
+    """A batch size in DeepSpeed's configuration is not a positive whole number.
 
     What it checks: train_batch_size, train_micro_batch_size_per_gpu and gradient_accumulation_steps are whole numbers
     above 0 and not strings: `8`, not `"8"`, `8.0` or `0`.
@@ -261,8 +261,8 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
 
     Fix: Write the number without quotation marks.
 
-    Known limits: "auto" and placeholders that something else fills in are not judged. A number such as `8.0`, or `true`
-    for 1, passes DeepSpeed's own comparison and fails later or not at all, so it is a warning.
+    Known limits: "auto" and placeholders that are filled in later are not judged. A number such as `8.0`, or `true` for
+    1, passes DeepSpeed's own comparison and fails later or not at all, so it is a warning.
     """
     claims = distinct(
         claim for quantity in BATCH_QUANTITIES for claim in job.about(quantity) if claim.source == "deepspeed"
@@ -276,7 +276,7 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 claim.span.path,
-                f"{quoted(claim)} is not a positive whole number, as DeepSpeed requires of {key}.",
+                f"{quoted(claim)} is not a positive whole number, which DeepSpeed requires for {key}.",
                 at=claim,
                 remedy=_number_remedy(key, claim),
                 fix=_number_fix(claim),
@@ -285,7 +285,7 @@ def deepspeed_batch_size_not_positive_integer(job: Job) -> Iterator[Verdict]:
 
 
 def _may_pass(claim: Claim, value: Plain) -> bool:
-    """Return whether DeepSpeed's own comparison accepts a value that is not a count.
+    """Return whether DeepSpeed's own comparison accepts a value that is not a whole number.
 
     A fraction never equals the product of the other sizes, so it fails as train_batch_size.
     """
@@ -297,7 +297,9 @@ def _is_count(value: Plain) -> bool:
 
 
 def _number_fix(claim: Claim) -> Fix | None:
-    """Return the fix that replaces a string such as "8" or a float such as 8.0 by the whole number; None for others."""
+    """Return the fix that replaces a string such as "8" or a float such as 8.0 with the whole number; None for other
+    values.
+    """
     counts = numbers(claim.value)
     if len(counts) != 1 or counts[0] < 1:
         return None
@@ -343,8 +345,8 @@ def _is_option_default(claim: Claim) -> bool:
 def uses_hugging_face(job: Job, launch: Launch | None, scope: Scope) -> bool:
     """Return whether the configuration goes through Hugging Face's trainer (`--deepspeed FILE`, `TrainingArguments`).
 
-    A program that declares `--deepspeed` itself does not leave the option to the trainer's parser, and one that calls
-    `deepspeed.initialize` leaves the file to DeepSpeed alone.
+    It does not if the program declares `--deepspeed` itself instead of using the trainer's parser, or calls
+    `deepspeed.initialize`, so that only DeepSpeed reads the file.
     """
     if job.about("setting.deepspeed_initialize.function", scope):
         return False
@@ -365,13 +367,13 @@ def uses_hugging_face(job: Job, launch: Launch | None, scope: Scope) -> bool:
     "trainer-and-deepspeed-batch-differ",
     severity=Severity.ERROR,
     fix="unsafe",
-    otherwise="no batch size is given both to the program and to DeepSpeed",
+    otherwise="no batch size is set both for the program and for DeepSpeed",
 )
 def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
     """The trainer's arguments and DeepSpeed's configuration give different batch sizes.
 
-    What it checks: The micro batch size and gradient accumulation steps given to the training program equal those of
-    the DeepSpeed configuration it is started with, unless that has "auto".
+    What it checks: The micro batch size and gradient accumulation steps given to the training program equal those in
+    its DeepSpeed configuration, unless that has "auto".
 
     Why it matters: Hugging Face's trainer compares the two and stops. Other programs train with one and log the other.
 
@@ -379,7 +381,7 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
 
     Fix: Write "auto" in the configuration, so that only the argument sets the value.
 
-    Known limits: For a program that may not be Hugging Face's trainer the finding is a warning. A different default of
+    Known limits: For a program that may not be Hugging Face's trainer, the finding is a warning. A different default of
     the trainer is also a warning, because the script may set another value. Options that a script declares itself may
     have another meaning, and are not judged.
     """
@@ -404,8 +406,8 @@ def trainer_and_deepspeed_batch_differ(job: Job) -> Iterator[Verdict]:
             if result is None and values and other_values and not set(values) & set(other_values):
                 result = failed(
                     subject,
-                    f"{quoted(trainer_claims[0])} gives {joined(values)}, but {placed(config_claims[0])} gives"
-                    f" {joined(other_values)}.",
+                    f"{quoted(trainer_claims[0])} sets {joined(values)}, but {placed(config_claims[0])} sets "
+                    f"{joined(other_values)}.",
                     at=trainer_claims[0],
                     also=((config_claims[0], "DeepSpeed's value"),),
                     remedy=f'Write `"{BATCH_KEYS[quantity]}": "auto"` in {config_claims[0].span.path}, or make the'
@@ -437,7 +439,7 @@ _TRAINER_OPTIONS = {
 
 
 def _default_verdict(job: Job, launch: Launch, quantity: str, config_claims: tuple[Claim, ...]) -> Verdict | None:
-    """Return the verdict on a number that differs from the trainer's default; None unless all arguments are known."""
+    """Return the verdict on a number that differs from the trainer's default; None if any argument is unknown."""
     if None in launch.arguments or not uses_hugging_face(job, launch, launch.scope):
         return None
     if job.about(quantity, launch.scope) != config_claims:
@@ -447,11 +449,11 @@ def _default_verdict(job: Job, launch: Launch, quantity: str, config_claims: tup
         return None
     return failed(
         launch.id,
-        f"{quoted(config_claims[0])}, but the launch gives no {_TRAINER_OPTIONS[quantity]} and Hugging Face's trainer"
-        f" uses {default}: the trainer stops when the two differ.",
+        f"{quoted(config_claims[0])}, but the launch does not set {_TRAINER_OPTIONS[quantity]} and Hugging Face's "
+        f"trainer uses {default}: the trainer stops because they differ.",
         at=config_claims[0],
         also=((launch, f"uses {default}"),),
-        remedy=f'Give {_TRAINER_OPTIONS[quantity]} {values[0]}, or write `"{BATCH_KEYS[quantity]}": "auto"`.',
+        remedy=f'Pass {_TRAINER_OPTIONS[quantity]} {values[0]}, or write `"{BATCH_KEYS[quantity]}": "auto"`.',
         severity=Severity.WARNING,
     )
 
@@ -545,9 +547,9 @@ def _nearest_key(key: str, names: frozenset[str]) -> str:
 def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
     """DeepSpeed does not read a key of its configuration.
 
-    What it checks: Every key of the sections whose keys DeepSpeed declares in a model (`zero_optimization` and what is
-    in it, `fp16`, `bf16`, `compile`, `tensorboard`, `comms_logger` and others) against those of 0.9 to 0.19; at the top
-    level only names that look like a misspelling of a known key.
+    What it checks: Every key in the sections whose keys DeepSpeed declares in a model (`zero_optimization` and its
+    contents, `fp16`, `bf16`, `compile`, `tensorboard`, `comms_logger` and others) exists in a release from 0.9 to 0.19.
+    At the top level, only names that look like a misspelling of a known key are reported.
 
     Why it matters: In these sections DeepSpeed fails at startup ("extra fields not permitted"), which is an error. At
     the top level it ignores the key and trains with a default, which is a warning.
@@ -556,8 +558,8 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
 
     Fix: Use the name that the finding gives, or remove the key.
 
-    Known limits: A key that only other releases have is reported as a warning, or as an error if it resembles a known
-    key or the job's files pin a known release. Releases before 0.8 ignored unknown keys.
+    Known limits: A key that exists only in other releases is reported as a warning, or as an error if it resembles a
+    known key or the job's files pin a known release. Releases before 0.8 ignored unknown keys.
     """
     version = pinned(job, "deepspeed")
     yield from _unknown_key_verdicts(job)
@@ -598,7 +600,7 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
             at=claim,
             remedy=f"Write `{nearest}`."
             if nearest
-            else f"Remove it, or look it up for your version of DeepSpeed ({claim.span.path}).",
+            else f"Remove it, or check whether your version of DeepSpeed has it ({claim.span.path}).",
             severity=None if is_certain else Severity.WARNING,
             fix=make_fix(f"rename {key} to {nearest}", replace_text(claim, key, nearest), safe=False)
             if nearest
@@ -615,8 +617,8 @@ def deepspeed_key_unknown(job: Job) -> Iterator[Verdict]:
 def offload_without_its_stage(job: Job) -> Iterator[Verdict]:
     """Parameters or optimizer states are offloaded, but the ZeRO stage does not support it.
 
-    What it checks: `offload_param` has a device and the stage is below 3, or `offload_optimizer` has one and the stage
-    is 0.
+    What it checks: With a device for `offload_param` the stage is 3, and with a device for `offload_optimizer` it is 1
+    to 3.
 
     Why it matters: The section has no effect and saves no GPU memory, or DeepSpeed stops.
 
@@ -666,8 +668,8 @@ def _deepspeed_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...
 def zero_stage_beside_pipeline(question: SubjectQuestion) -> Verdict | None:
     """ZeRO stage 2 or 3 is combined with DeepSpeed's pipeline parallelism.
 
-    What it checks: In one gpt-neox configuration, or one launch of Megatron-DeepSpeed, that ZeRO's stage is 0 or 1
-    where there is more than one pipeline stage.
+    What it checks: In a gpt-neox configuration, or a launch of Megatron-DeepSpeed, ZeRO's stage is 0 or 1 if there is
+    more than one pipeline stage.
 
     Why it matters: An assertion in DeepSpeed's pipeline engine fails at startup: partitioned gradients cannot be
     accumulated over the micro-batches of a pipeline.
@@ -714,10 +716,10 @@ def _has_no_pipeline(launch: Launch | None) -> bool:
 def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
     """A DeepSpeed configuration uses a key that has a new name.
 
-    What it checks: The keys of `zero_optimization` that DeepSpeed accepts with a warning: cpu_offload and similar,
-    stage3_gather_fp16_weights_on_model_save. Alone the finding is informational.
+    What it checks: `zero_optimization` has no key that DeepSpeed accepts only with a warning: cpu_offload and similar,
+    stage3_gather_fp16_weights_on_model_save. Without the new key, the finding is informational.
 
-    Why it matters: Together with the new key DeepSpeed fails at startup; alone it works until it is removed.
+    Why it matters: Together with the new key, DeepSpeed fails at startup; alone, the old key works until it is removed.
 
     Example: `"zero_optimization": {"stage": 2, "cpu_offload": true}`.
 
@@ -739,7 +741,7 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
             job.name,
             f"{quoted(claim)} is an old name"
             + (
-                f", and {new_name} is given as well: DeepSpeed rejects the combination."
+                f", and {new_name} is also set: DeepSpeed rejects the combination."
                 if has_new_key
                 else f": it is now {new_name}."
             ),
@@ -749,15 +751,20 @@ def deepspeed_key_renamed(job: Job) -> Iterator[Verdict]:
         )
 
 
-@rule("DSP005", "nvme-offload-without-path", severity=Severity.WARNING, otherwise="nothing is offloaded to NVMe")
+@rule(
+    "DSP005",
+    "nvme-offload-without-path",
+    severity=Severity.WARNING,
+    otherwise="no DeepSpeed configuration offloads to NVMe",
+)
 def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
     """Parameters or optimizer states are offloaded to NVMe without a path.
 
     What it checks: A section of ZeRO stage 3 that offloads to `nvme` has an `nvme_path`, or a list of them for the
     local ranks.
 
-    Why it matters: DeepSpeed joins the path to its own folder when it sets the engine up, and stops there with a
-    TypeError in every rank, once the model was built.
+    Why it matters: DeepSpeed joins the path with its own folder when it initializes the engine, and stops with a
+    TypeError in every rank, after the model has been built.
 
     Example: `"offload_optimizer": {"device": "nvme"}`.
 
@@ -784,8 +791,8 @@ def nvme_offload_without_path(job: Job) -> Iterator[Verdict]:
             elif any(claim.span.path == path for claim in job.about("deepspeed_key")):
                 yield failed(
                     subject,
-                    f"{quoted(devices[0])} has no path: {section} lacks `nvme_path`, and DeepSpeed stops in"
-                    " every rank.",
+                    f"{quoted(devices[0])} requires a path, but {section} lacks `nvme_path`, and DeepSpeed stops in "
+                    "every rank.",
                     at=devices[0],
                     remedy='Add `"nvme_path"` with a folder on a local disk of each node.',
                 )

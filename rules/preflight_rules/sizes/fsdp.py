@@ -1,4 +1,4 @@
-"""FSDP: settings that exclude each other or are misread, and the layer classes that become units."""
+"""FSDP: settings that are incompatible or misread, and the layer classes that become units."""
 
 from __future__ import annotations
 
@@ -55,17 +55,17 @@ def is_value(claim: Claim | None, value: object) -> bool:
 def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
     """Only the first rank loads the weights, and they are not sent to the other ranks.
 
-    What it checks: Where fsdp_cpu_ram_efficient_loading is on (Accelerate's default), fsdp_sync_module_states is not
-    off.
+    What it checks: If fsdp_cpu_ram_efficient_loading is enabled (Accelerate's default), fsdp_sync_module_states is not
+    disabled.
 
-    Why it matters: All ranks but the first would train on uninitialised memory, so Accelerate refuses to launch.
+    Why it matters: All ranks but the first would train on uninitialized memory, so Accelerate refuses to launch.
 
     Example: `fsdp_cpu_ram_efficient_loading: true` and `fsdp_sync_module_states: false`.
 
-    Fix: Turn fsdp_sync_module_states on, or fsdp_cpu_ram_efficient_loading off.
+    Fix: Enable fsdp_sync_module_states, or disable fsdp_cpu_ram_efficient_loading.
 
-    Known limits: If fsdp_cpu_ram_efficient_loading is not set, it is a warning, because its default has changed between
-    versions; likewise with version 2 of FSDP, which does not need the setting.
+    Known limits: If fsdp_cpu_ram_efficient_loading is not set, the finding is a warning, because its default has
+    changed between versions; likewise with FSDP version 2, which does not need the setting.
     """
     for subject, scope, launch in subjects(job):
         sync, loading = (
@@ -78,14 +78,16 @@ def fsdp_module_states_not_synchronised(job: Job) -> Iterator[Verdict]:
         verdict = undecided(subject, claims, launch)
         if verdict is None and not (is_value(sync, True) or is_value(loading, False)):
             is_mild = loading is None or is_value(only_claim(job, "fsdp_version", scope), 2)
-            loading_text = quoted(loading) if loading is not None else "fsdp_cpu_ram_efficient_loading (on by default)"
+            loading_text = (
+                quoted(loading) if loading is not None else ("fsdp_cpu_ram_efficient_loading (enabled by default)")
+            )
             verdict = failed(
                 subject,
-                f"{quoted(sync)}, but {loading_text} lets only the first rank load the weights: Accelerate refuses "
+                f"{quoted(sync)}, but {loading_text} makes only the first rank load the weights: Accelerate refuses "
                 "to launch.",
                 at=sync,
                 also=() if loading is None else ((loading, "only the first rank loads"),),
-                remedy="Turn fsdp_sync_module_states on, or fsdp_cpu_ram_efficient_loading off.",
+                remedy="Enable fsdp_sync_module_states, or disable fsdp_cpu_ram_efficient_loading.",
                 severity=Severity.WARNING if is_mild else None,
             )
         yield verdict or passed(subject)
@@ -129,7 +131,7 @@ def _version_1_settings(job: Job, subject: str, scope: Scope, version: Claim) ->
             "launch stops.",
             at=reshard,
             also=((version, "version 2"),),
-            remedy="Write `fsdp_reshard_after_forward: true` (shard again) or `false`.",
+            remedy="Write `fsdp_reshard_after_forward: true` (reshard) or `false`.",
         )
     kind = only_claim(job, "fsdp_state_dict_type", scope)
     if is_value(kind, "LOCAL_STATE_DICT") and kind is not None:
@@ -159,16 +161,16 @@ def _version_1_settings(job: Job, subject: str, scope: Scope, version: Claim) ->
     otherwise="activation checkpointing is not set both for FSDP and for a trainer",
 )
 def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
-    """Activation checkpointing is on both in FSDP and in the trainer.
+    """Activation checkpointing is enabled both in FSDP and in the trainer.
 
-    What it checks: fsdp_activation_checkpointing and the trainer's gradient_checkpointing are not both on.
+    What it checks: fsdp_activation_checkpointing and the trainer's gradient_checkpointing are not both enabled.
 
-    Why it matters: Hugging Face's trainer rejects the two together; where a script combines them itself, every
-    activation is computed a third time and gathered once more.
+    Why it matters: Hugging Face's trainer rejects the two together; if a script combines them itself, every activation
+    is computed a third time and gathered again.
 
     Example: `fsdp_activation_checkpointing: true` with `--gradient_checkpointing True`.
 
-    Fix: Turn the trainer's gradient_checkpointing off.
+    Fix: Disable the trainer's gradient_checkpointing.
 
     Known limits: For a script that is not known to use Hugging Face's trainer it is a warning.
     """
@@ -192,7 +194,7 @@ def activation_checkpointing_twice(job: Job) -> Iterator[Verdict]:
                 " rejects this combination.",
                 at=trainer_claim,
                 also=((fsdp_claim, "FSDP's own"),),
-                remedy="Turn the trainer's gradient_checkpointing off and leave it to FSDP.",
+                remedy="Disable the trainer's gradient_checkpointing and use FSDP's.",
                 severity=None if uses_trainer else Severity.WARNING,
             )
         else:
@@ -207,9 +209,9 @@ _BARE_NUMBER = re.compile(r"[:=\s][\"']?[1-5][\"']?$")
 _VERSION_1_SETTINGS = ("fsdp_sharding_strategy",)
 
 
-@rule("FSD006", "fsdp-word-unknown-or-misread", severity=Severity.ERROR, otherwise="there is no FSDP setting")
+@rule("FSD006", "fsdp-word-unknown-or-misread", severity=Severity.ERROR, otherwise="the job has no FSDP setting")
 def fsdp_word_unknown_or_misread(job: Job) -> Iterator[Verdict]:
-    """An FSDP setting has an unknown value, or a number with another meaning than intended.
+    """An FSDP setting has an unknown value, or a number that does not mean what was intended.
 
     What it checks: fsdp_auto_wrap_policy, fsdp_sharding_strategy, fsdp_state_dict_type and fsdp_backward_prefetch are
     words that Accelerate knows. `fsdp_sharding_strategy: 3` is NO_SHARD, not ZeRO stage 3.
@@ -251,10 +253,12 @@ def _word_verdict(subject: str, launch: Launch | None, claim: Claim, words: tupl
             f"{quoted(claim)} means NO_SHARD (1 is FULL_SHARD, 2 SHARD_GRAD_OP), which shards nothing; it is not ZeRO"
             " stage 3.",
             at=claim,
-            remedy="Write FULL_SHARD if parameters are to be sharded, else NO_SHARD.",
+            remedy="Write FULL_SHARD to shard the parameters, or NO_SHARD.",
             severity=Severity.WARNING,
         )
-    return passed(subject) if values else unknown(subject, f"{quoted(claim)} in {where(claim)} is not text", at=claim)
+    return (
+        passed(subject) if values else unknown(subject, f"{quoted(claim)} in {where(claim)} is not a string", at=claim)
+    )
 
 
 _CLASS_POLICY = "TRANSFORMER_BASED_WRAP"
@@ -280,9 +284,9 @@ def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
 
     Why it matters: Accelerate then asks the model for its `_no_split_modules`. A model without them (custom code, an
     architecture from a hub repository) stops with "Could not find the transformer layer class to wrap in the model", or
-    is wrapped as one unit, which holds all parameters on every GPU at once.
+    is wrapped as one unit, which keeps all parameters on every GPU at the same time.
 
-    Example: `fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP` as the only line about wrapping.
+    Example: `fsdp_auto_wrap_policy: TRANSFORMER_BASED_WRAP` as the only wrapping setting.
 
     Fix: Add `fsdp_transformer_layer_cls_to_wrap: LlamaDecoderLayer`, with the class of the model's own layers.
 
@@ -302,7 +306,7 @@ def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
     if is_value(only_claim(job, "fsdp_version", scope), 2):
         return None
     if launch is not None and not _trusts_remote_code(job, launch):
-        reason = "whether a class is needed depends on the model, which is unknown"
+        reason = "whether a layer class is needed depends on the model, which is unknown"
         return unknown(question.subject, reason, at=policies[0])
     return failed(
         question.subject,
@@ -316,7 +320,7 @@ def fsdp_wrap_class_missing(question: SubjectQuestion) -> Verdict | None:
 
 
 def _names_own_layers(job: Job, scope: Scope) -> bool:
-    """Return whether the model is one of the transformers library, whose models define which layers are kept whole.
+    """Return whether the model is from the transformers library, whose models define which layers are kept whole.
 
     fsdp_cpu_ram_efficient_loading works only with these models, so a configuration with it is for such a model.
     """
@@ -345,15 +349,15 @@ def _known_models(job: Job, scope: Scope) -> tuple[str, ...]:
 def fsdp_wrap_class_of_another_model(question: SubjectQuestion) -> Verdict | None:
     """The layer class to wrap belongs to a model family other than the trained model's.
 
-    What it checks: If both the model and the class are known: the family of the model has a layer class of that name,
-    in this spelling (LlamaDecoderLayer was once LLaMADecoderLayer).
+    What it checks: If both the model and the class are known, the model's family has a layer class with exactly that
+    name (LlamaDecoderLayer was once LLaMADecoderLayer).
 
-    Why it matters: Accelerate looks the class up in the model, does not find it, and stops with "Could not find the
+    Why it matters: Accelerate looks for the class in the model, does not find it, and stops with "Could not find the
     transformer layer class to wrap in the model", after the weights have been loaded.
 
     Example: `fsdp_transformer_layer_cls_to_wrap: BertLayer` with `--model_name_or_path xlm-roberta-base`.
 
-    Fix: Name the model's own class, here XLMRobertaLayer, or leave the key out: the models of the transformers library
+    Fix: Name the model's own class, here XLMRobertaLayer, or remove the key: the models of the transformers library
     define which layers to keep whole.
 
     Known limits: The model's family is identified by its published name (preflight_rules/data/models.toml); a local
@@ -370,7 +374,9 @@ def fsdp_wrap_class_of_another_model(question: SubjectQuestion) -> Verdict | Non
         return None
     family = min(families)
     layer, owners = main_layer(family), " or ".join(sorted(families_with(foreign_class)))
-    whose = f"{foreign_class} is a class of {owners} models" if owners else f"no model has a class {foreign_class}"
+    whose = (
+        f"{foreign_class} is a class of {owners} models" if owners else (f"no known model has a class {foreign_class}")
+    )
     return failed(
         question.subject,
         f"{quoted(classes[0])}: {whose}, and {placed(models[0])} is a {family} model"
@@ -406,7 +412,7 @@ def family_of(name: str) -> str:
 
 @functools.cache
 def layers_of(family: str) -> tuple[str, ...]:
-    """Return the layer classes of a family that FSDP wraps whole, the repeated one last."""
+    """Return the layer classes of a family that FSDP wraps as units, the repeated one last."""
     return tuple(row.dest for row in load_table("transformer_layers").rows if row.kind == family)
 
 

@@ -1,4 +1,6 @@
-"""Megatron-LM, NeMo and frameworks that a file configures: parallel degrees, batch and experts compared with ranks."""
+"""Megatron-LM, NeMo and frameworks with configuration files: parallel degrees, batch and experts compared with
+ranks.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def _model_ranks(job: Job, launch: Launch) -> tuple[list[int], tuple[Claim, ...]
         size_claims = _argument_claims(job, launch, quantity)
         if not size_claims:
             if _may_hide_options(launch.arguments):
-                return [], claims, f"whether an unresolved argument gives the {quantity.replace('_', ' ')}"
+                return [], claims, f"an unresolved argument may set the {quantity.replace('_', ' ')}"
             continue
         claims = (*claims, *size_claims)
         sizes = numbers(job_value(size_claims))
@@ -65,7 +67,7 @@ def _model_ranks(job: Job, launch: Launch) -> tuple[list[int], tuple[Claim, ...]
 
 
 def gives_one_node(job: Job, launch: Launch) -> bool:
-    """Return whether the files set the number of nodes to 1, which is often a placeholder in scripts for many nodes."""
+    """Return whether the files set the number of nodes to 1, which is often a placeholder in multi-node scripts."""
     if job.setting("standalone", launch.scope):
         return False
     nodes = job.requirement_claims("nodes", launch.scope) or job.setting("nodes", launch.scope)
@@ -76,12 +78,12 @@ def gives_one_node(job: Job, launch: Launch) -> bool:
     "PAR001",
     "ranks-not-divisible-by-model-parallel-size",
     severity=Severity.ERROR,
-    otherwise="no launch has Megatron-LM's options",
+    otherwise="no launch passes options to Megatron-LM",
 )
 def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
     """The ranks cannot be divided into replicas of the model.
 
-    What it checks: For a launch with Megatron-LM's options, that tensor x pipeline x context parallel size divides the
+    What it checks: For a launch with Megatron-LM's options, tensor x pipeline x context parallel size divides the
     number of ranks that are started.
 
     Why it matters: An assertion in Megatron-LM fails in every rank once all of them have started.
@@ -91,8 +93,8 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
     Fix: Choose sizes whose product divides the ranks, or start a multiple of the product.
 
     Known limits: Sizes in a configuration file of another framework are not read. If the number of nodes is 1 without
-    `--standalone`, and more nodes would make the sizes fit, it is a warning: scripts are published with placeholder
-    numbers.
+    `--standalone`, and more nodes would make the sizes fit, the finding is a warning: scripts are published with
+    placeholder numbers.
     """
     for launch in job.launches:
         if not _has_megatron_options(launch):
@@ -103,7 +105,7 @@ def ranks_not_divisible_by_model_parallel_size(job: Job) -> Iterator[Verdict]:
         unresolved = why_unresolved((*sizes, *rank_claims), launch)
         if reason or unresolved is not None or not rank_counts:
             why = reason or (unresolved[1] if unresolved else ranks.why if isinstance(ranks, Unresolved) else "")
-            yield unknown(launch.id, f"ranks by model parallel size: {why}", at=launch)
+            yield unknown(launch.id, f"the number of model replicas is unknown: {why}", at=launch)
         elif all(count % product for count in rank_counts for product in products):
             count, product = rank_counts[0], products[0]
             yield failed(
@@ -138,8 +140,8 @@ def global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
 
     Fix: Use a global batch that is a multiple of micro batch x replicas.
 
-    Known limits: `--decrease-batch-size-if-needed` and `--rampup-batch-size` change the arithmetic; with them nothing
-    is reported.
+    Known limits: `--decrease-batch-size-if-needed` and `--rampup-batch-size` change the arithmetic; with these options,
+    nothing is reported.
     """
     for launch in job.launches:
         total, micro = (
@@ -149,7 +151,7 @@ def global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
         if not _has_megatron_options(launch) or not total or not micro:
             continue
         if {"--decrease-batch-size-if-needed", "--rampup-batch-size"}.intersection(launch.arguments):
-            yield not_applicable(launch.id, "the global batch is changed at run time")
+            yield not_applicable(launch.id, "the global batch size changes at run time")
             continue
         yield _global_batch_verdict(job, launch, total, micro)
 
@@ -160,7 +162,7 @@ def _global_batch_verdict(job: Job, launch: Launch, total: tuple[Claim, ...], mi
     unresolved = why_unresolved((*total, *micro, *sizes, *rank_claims), launch)
     if reason or unresolved is not None or not numbers(ranks):
         why = reason or (unresolved[1] if unresolved else ranks.why if isinstance(ranks, Unresolved) else "")
-        return unknown(launch.id, f"global batch by replicas: {why}", at=total[0])
+        return unknown(launch.id, f"the number of replicas is unknown: {why}", at=total[0])
     cases = [
         (batch, micro_batch, count // product)
         for batch, micro_batch, count, product in itertools.product(
@@ -176,7 +178,10 @@ def _global_batch_verdict(job: Job, launch: Launch, total: tuple[Claim, ...], mi
         launch.id,
         f"{quoted(total[0])} is not a multiple of {quoted(micro[0])} x {replicas} replicas = {unit}.",
         at=total[0],
-        also=((micro[0], "micro batch"), *((c, "determines the replicas") for c in (*sizes, *distinct(rank_claims)))),
+        also=(
+            (micro[0], "micro batch"),
+            *((c, "determines the number of replicas") for c in (*sizes, *distinct(rank_claims))),
+        ),
         remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-batch // unit) * unit}.",
     )
 
@@ -197,17 +202,17 @@ def _may_share_experts(stated: Stated[Launch]) -> bool:
     "PAR028",
     "expert-ranks-impossible",
     severity=Severity.ERROR,
-    otherwise="no launch shares experts among ranks",
+    otherwise="no launch distributes experts over ranks",
     each=launches_with("expert_parallel_size", where=_may_share_experts),
 )
 def expert_ranks_impossible(question: LaunchQuestion) -> Verdict | None:
-    """Expert parallelism is requested, but there are no experts, or its size does not fit the ranks.
+    """Expert parallelism is requested, but there are no experts, or its size does not divide the ranks.
 
-    What it checks: The expert parallel size divides the ranks of a pipeline stage (and of a replica, where the
+    What it checks: The expert parallel size divides the ranks of a pipeline stage (and of a replica, if the
     configuration gives a replicate degree); with Megatron-LM, its product with the expert tensor parallel size does.
-    Megatron-LM's own programs get `--num-experts` in addition to `--expert-model-parallel-size`.
+    Megatron-LM's own programs are given `--num-experts` together with `--expert-model-parallel-size`.
 
-    Why it matters: The frameworks refuse both when they create their groups, after all ranks have started.
+    Why it matters: The frameworks reject both when they create their groups, after all ranks have started.
 
     Example: `expert_parallel_degree = 3` on 8 GPUs; `--expert-model-parallel-size 4` for a model without experts.
 
@@ -231,11 +236,11 @@ def _missing_experts_verdict(job: Job, launch: Launch, expert_claim: Claim) -> V
         return None
     words = launch.arguments
     if any(word is None or word.partition("=")[0] in _SHAPE_ELSEWHERE for word in words):
-        return unknown(launch.id, "the number of experts may be given elsewhere", at=expert_claim)
+        return unknown(launch.id, "the number of experts may be set elsewhere", at=expert_claim)
     return failed(
         launch.id,
-        f"{quoted(expert_claim)} shares experts among ranks, and the command gives no `--num-experts`: Megatron-LM"
-        " refuses expert parallelism for a model without experts.",
+        f"{quoted(expert_claim)} distributes experts over ranks, but the command has no `--num-experts`: Megatron-LM "
+        "refuses expert parallelism for a model without experts.",
         at=expert_claim,
         also=((launch, "started here"),),
         remedy="Add `--num-experts`, or remove the option.",
@@ -256,7 +261,7 @@ def _expert_ranks_verdict(job: Job, launch: Launch, expert_claim: Claim, counts:
         claims = job.setting(quantity, launch.scope)
         sizes = numbers(job_value(claims)) if claims else (1,)
         if len(sizes) != 1 or sizes[0] < 1 or group % sizes[0]:
-            return unknown(launch.id, "how many ranks may share experts is unknown", at=expert_claim)
+            return unknown(launch.id, "the number of ranks that could share the experts is unknown", at=expert_claim)
         group //= sizes[0]
         dividing_claims += [claim for claim in claims if sizes[0] > 1]
     products = [count * tensor for count in counts]
@@ -274,7 +279,9 @@ def _expert_ranks_verdict(job: Job, launch: Launch, expert_claim: Claim, counts:
 
 
 def _expert_tensor_size(job: Job, launch: Launch) -> int | None:
-    """Return the value of Megatron-LM's option for it, otherwise the tensor parallel size; None if unknown."""
+    """Return the value of the option --expert-tensor-parallel-size, or else the tensor parallel size; None if
+    unknown.
+    """
     if any((word or "").partition("=")[0] == _EXPERT_TENSOR for word in launch.arguments):
         return _option_number(launch, _EXPERT_TENSOR)
     sizes = job.setting("tensor_parallel_size", launch.scope)
@@ -283,7 +290,7 @@ def _expert_tensor_size(job: Job, launch: Launch) -> int | None:
 
 
 def _option_number(launch: Launch, name: str) -> int | None:
-    """Return the whole number that an option of the program has; None if the option is missing or its value unknown."""
+    """Return the whole number that an option sets; None if the option is missing or its value unknown."""
     for index, word in enumerate(launch.arguments):
         option, equals, value = (word or "").partition("=")
         if option == name:
@@ -293,19 +300,17 @@ def _option_number(launch: Launch, name: str) -> int | None:
     return None
 
 
-@rule(
-    "BAT024", "hugectr-batch-not-for-gpus", severity=Severity.ERROR, otherwise="no script sets up a solver of HugeCTR"
-)
+@rule("BAT024", "hugectr-batch-not-for-gpus", severity=Severity.ERROR, otherwise="no script creates a HugeCTR solver")
 def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
-    """The batch of a HugeCTR solver is not a multiple of its GPUs.
+    """The batch size of a HugeCTR solver is not a multiple of its number of GPUs.
 
-    What it checks: `batchsize` of `CreateSolver` is a multiple of the GPUs that `vvgpu` lists.
+    What it checks: `batchsize` of `CreateSolver` is a multiple of the number of GPUs in `vvgpu`.
 
     Why it matters: Each GPU gets an equal share of the batch; the solver stops if the batch does not divide evenly.
 
     Example: `CreateSolver(batchsize=1000, vvgpu=[[0, 1, 2]])`.
 
-    Fix: Round the batch to a multiple of the GPUs.
+    Fix: Round the batch size to a multiple of the number of GPUs.
 
     Known limits: Solvers on several nodes are not judged, because the nodes may have different numbers of GPUs.
     """
@@ -322,15 +327,15 @@ def hugectr_batch_not_for_gpus(job: Job) -> Iterator[Verdict]:
         sizes = [numbers(claim.value) for claim in (batch, gpus[0], nodes[0])]
         verdict = undecided(batch.span.path, (batch, gpus[0]))
         if verdict is None and (any(len(counts) != 1 for counts in sizes) or not sizes[1][0] or sizes[2] != (1,)):
-            verdict = unknown(batch.span.path, "the solver's GPUs are not all known", at=gpus[0])
+            verdict = unknown(batch.span.path, "not all of the solver's GPUs are known", at=gpus[0])
         elif verdict is None and sizes[0][0] % sizes[1][0]:
             verdict = failed(
                 batch.span.path,
-                f"{quoted(batch)} is not a multiple of the {sizes[1][0]} GPUs of {placed(gpus[0])}: HugeCTR"
-                " gives every GPU an equal share of the batch.",
+                f"{quoted(batch)} is not a multiple of the {sizes[1][0]} GPUs of {placed(gpus[0])}: HugeCTR gives "
+                "each GPU an equal share of the batch.",
                 at=batch,
                 also=((gpus[0], "the GPUs"),),
-                remedy=f"Use a multiple of {sizes[1][0]}.",
+                remedy=f"Use a batch size that is a multiple of {sizes[1][0]}.",
             )
         yield verdict or passed(batch.span.path)
 
@@ -422,7 +427,7 @@ def _are_of_framework(setup: Setup, claims: tuple[Claim, ...]) -> bool:
 
 
 def _reads_nnodes_variable(run: FrameworkRun, nodes: Claim) -> bool:
-    """Return whether Paddle's launcher takes the number of nodes from PADDLE_NNODES, with the default 1."""
+    """Return whether Paddle's launcher reads the number of nodes from PADDLE_NNODES, whose default is 1."""
     launch = run.setup.launch
     return launch is not None and launch.launcher.startswith("paddle") and nodes.strength is Strength.DEFAULT
 
@@ -438,17 +443,17 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
 
     What it checks: For a launch that names a configuration of torchtitan, nanotron, PaddleFleetX, Megatron-Bridge,
     Automodel or VeOmni, or has the arguments of PaddleNLP's trainer: the product of all degrees is the number of ranks.
-    Where one degree is left to the framework, the others divide the ranks.
+    If the framework computes one degree, the product of the others divides the ranks.
 
     Why it matters: Every rank compares the product with the world size when it creates its groups, and stops.
 
     Example: `torchrun --nproc_per_node=8` with `dp: 4`, `tp: 4` and `pp: 1` of nanotron.
 
-    Fix: Change a degree, or start as many ranks as the degrees multiply to.
+    Fix: Change a degree, or start as many ranks as the product of the degrees.
 
-    Known limits: If only one node is started and more nodes would make the degrees fit, it is a warning: such scripts
-    are published with numbers to replace. With Paddle's launcher and no `--nnodes` nothing is reported then: the
-    cluster sets PADDLE_NNODES for a script that is started on each node.
+    Known limits: If only one node is started and more nodes would make the degrees fit, the finding is a warning: such
+    scripts are published with placeholder numbers. With Paddle's launcher and no `--nnodes`, nothing is reported in
+    this case: the cluster sets PADDLE_NNODES for a script that is started on each node.
     """
     for run in _runs(job):
         verdict = run.undecided()
@@ -482,7 +487,7 @@ def parallel_degrees_unlike_ranks(job: Job) -> Iterator[Verdict]:
     "BAT022",
     "configured-batch-not-divisible",
     severity=Severity.ERROR,
-    otherwise="no launch names a configuration with a global and a micro batch",
+    otherwise="no launch names a configuration with a global and a micro batch size",
 )
 def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     """The global batch of a framework's configuration cannot be divided into micro batches for all replicas.
@@ -497,7 +502,7 @@ def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
 
     Fix: Use a global batch that is a multiple of micro batch x replicas.
 
-    Known limits: A batch size that only the recipe sets is not known.
+    Known limits: A batch size that only the recipe sets is unknown.
     """
     for run in _runs(job):
         setup = run.setup
@@ -518,7 +523,10 @@ def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
                 f"{quoted(total[0])} is not a multiple of {placed(micro[0])} x"
                 f" {counted(run.ranks[0] // model_ranks, 'replica')} = {unit}.",
                 at=total[0],
-                also=((micro[0], "micro batch"), *((c, "determines the replicas") for c in distinct(run.started))),
+                also=(
+                    (micro[0], "micro batch"),
+                    *((c, "determines the number of replicas") for c in distinct(run.started)),
+                ),
                 remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-batch // unit) * unit}.",
             )
         else:
@@ -532,10 +540,10 @@ def configured_batch_not_divisible(job: Job) -> Iterator[Verdict]:
     otherwise="no launch sets both a sequence length and a number of ranks that share it",
 )
 def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
-    """The sequence cannot be cut into two equal pieces for each rank that shares it.
+    """The sequence cannot be split into two equal pieces for each rank that shares it.
 
     What it checks: 2 x context parallel size divides the sequence length, for Megatron-LM's options and for
-    configurations of Megatron-Bridge and torchtitan; in torchtitan tensor x 2 x context parallel size.
+    configurations of Megatron-Bridge and torchtitan; in torchtitan, tensor x 2 x context parallel size does.
 
     Why it matters: Causal attention gives each rank a piece from the front and one from the back. An assertion in the
     framework fails in every rank.
@@ -544,7 +552,7 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
 
     Fix: Use a sequence length that is a multiple, or fewer ranks per sequence.
 
-    Known limits: A length that only the recipe sets is not known.
+    Known limits: A length that only the recipe sets is unknown.
     """
     for subject, scope, launch in subjects(job):
         for source in ("arguments", "megatron-bridge", "torchtitan"):
@@ -562,11 +570,13 @@ def sequence_not_divisible_by_its_parts(job: Job) -> Iterator[Verdict]:
                 yield undecided_verdict
                 continue
             if setup.may_have_more_options and launch is not None:
-                yield unknown(subject, "an unresolved argument may change the sequence or its parts", at=launch)
+                yield unknown(
+                    subject, "an unresolved argument may change the sequence length or its divisors", at=launch
+                )
                 continue
             product = math.prod(min(size) for size in sizes if size)
             if product < 1:
-                yield unknown(subject, "a degree below 1 divides nothing", at=parts[0])
+                yield unknown(subject, "a degree is below 1", at=parts[0])
                 continue
             unit = product * (1 if product == 1 else 2)
             sequence = setup.number("sequence_length")
@@ -629,15 +639,15 @@ def trainer_ranks_not_divisible(job: Job) -> Iterator[Verdict]:
     Fix: Choose sizes whose product divides the devices.
 
     Known limits: Such files are templates whose numbers are overridden on the command line, so this is a warning, or
-    information where only ranks are missing.
+    informational if only ranks are missing.
     """
     for setup, ranks, rank_claims, parts, product in _trainers(job):
         verdict = undecided(setup.subject, (*rank_claims, *parts), setup.launch)
         if verdict is None and ranks is not None and ranks % product:
             verdict = failed(
                 setup.subject,
-                f"{counted(ranks, 'rank')} ({', '.join(quoted(c) for c in rank_claims)}) cannot be divided by {product}"
-                f" ({' x '.join(quoted(c) for c in parts)}).",
+                f"{counted(ranks, 'rank')} ({', '.join(quoted(c) for c in rank_claims)}) cannot be divided by "
+                f"{product} ({' x '.join(quoted(c) for c in parts)}).",
                 at=parts[0],
                 also=tuple((c, "ranks") for c in rank_claims),
                 remedy=f"Choose sizes whose product divides {ranks}, or a multiple of {product} ranks.",
@@ -687,7 +697,10 @@ def trainer_global_batch_not_divisible(job: Job) -> Iterator[Verdict]:
                 setup.subject,
                 f"{quoted(total[0])} is not a multiple of {placed(micro[0])} x {ranks // product} replicas = {unit}.",
                 at=total[0],
-                also=((micro[0], "micro batch"), *((c, "determines the replicas") for c in (*rank_claims, *parts))),
+                also=(
+                    (micro[0], "micro batch"),
+                    *((c, "determines the number of replicas") for c in (*rank_claims, *parts)),
+                ),
                 remedy=f"Use a global batch size that is a multiple of {unit}, such as {-(-batch // unit) * unit}.",
             )
         yield verdict or passed(setup.subject)

@@ -1,6 +1,6 @@
-"""Memory and number formats: weights, gradients, optimizer states and activations compared with GPUs and hosts.
+"""Memory and number formats: weights, gradients, optimizer states and activations compared with GPU and host memory.
 
-Lower bounds throughout: an unknown quantity counts as zero, and an unnamed GPU as the largest one.
+All results are lower bounds: an unknown quantity counts as zero, and an unnamed GPU as the largest model.
 """
 
 from __future__ import annotations
@@ -68,11 +68,11 @@ def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
     What it checks: For Megatron-LM's options: parameters from layers, width and heads, divided by tensor, pipeline and
     expert parallel sizes; 16 bytes for each with Adam in mixed precision, or 4 and 12 divided by the replicas with a
     distributed optimizer; and the activations of the first stage. For a model whose name contains its size, under
-    DeepSpeed: the same by ZeRO stage. The sum is compared with the memory of the GPU that the files name, otherwise of
-    the largest GPU there is.
+    DeepSpeed: the same for the ZeRO stage. The sum is at most the memory of the GPU that the files name, or else of the
+    largest GPU.
 
-    Why it matters: Every rank runs out of memory in its first steps, after the whole job was placed and the data was
-    read.
+    Why it matters: Every rank runs out of memory in its first steps, after the whole job has been placed and the data
+    has been read.
 
     Example: A 70-billion-parameter model with ZeRO stage 2 on 8 GPUs: 140 GB of weights on each.
 
@@ -80,7 +80,7 @@ def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
     batch.
 
     Known limits: This is a lower bound: a run that passes may still run out of memory. Optimizers other than Adam,
-    adapters and quantisation are not judged where the command line names them.
+    adapters and quantization are not judged if the command line names them.
     """
     for setup in setups(job):
         if setup.source not in _SHARDING_SOURCES:
@@ -100,7 +100,7 @@ def training_exceeds_device_memory(job: Job) -> Iterator[Verdict]:
 
 
 class _AvailableMemory(NamedTuple):
-    """The available memory of the GPU that the files name, otherwise of the largest GPU."""
+    """The available memory of the GPU that the files name, or else of the largest GPU."""
 
     gib: float
     text: str
@@ -111,7 +111,7 @@ def _available_memory(job: Job, scope: Scope) -> _AvailableMemory:
     gpu_and_claim = gpu_of(job, scope)
     if gpu_and_claim is None:
         gib = largest_memory_gib()
-        return _AvailableMemory(gib, f"the {gib:.0f} GiB of the largest GPU available", None)
+        return _AvailableMemory(gib, f"the {gib:.0f} GiB of the largest available GPU", None)
     gpu, claim = gpu_and_claim
     return _AvailableMemory(gpu.memory_gib, f"the {gpu.memory_gib:g} GiB of {placed(claim)}", claim)
 
@@ -129,7 +129,7 @@ def _shape_verdict(setup: Setup, shape: TransformerShape) -> Verdict:
         for quantity in ("tensor_parallel_size", "pipeline_parallel_size", "expert_parallel_size")
     )
     if setup.may_have_more_options:
-        return unknown(setup.subject, "an unresolved argument may set further parallel sizes", at=setup.launch)
+        return unknown(setup.subject, "an unresolved argument may set other parallel sizes", at=setup.launch)
     parameters = (shape.dense_parameters + shape.expert_parameters // experts) // (tensor * stages)
     is_fully_sharded = setup.has(*_FULLY_SHARDED)
     replicas = 1
@@ -157,8 +157,8 @@ def _shape_verdict(setup: Setup, shape: TransformerShape) -> Verdict:
             *((claim, "divides it") for claim in sizes),
             *(((available.claim, "the GPU"),) if available.claim is not None else ()),
         ),
-        remedy="Raise the tensor or pipeline parallel size, split the optimizer (--use-distributed-optimizer), or"
-        " recompute activations.",
+        remedy="Raise the tensor or pipeline parallel size, shard the optimizer state "
+        "(--use-distributed-optimizer), or recompute activations.",
     )
 
 
@@ -230,7 +230,7 @@ def _named_model_verdict(
 
 
 def _is_offloaded(job: Job, quantity: str, scope: Scope) -> bool:
-    """Return whether an offload quantity moves its part to host memory or NVMe, certainly or possibly."""
+    """Return whether an offload quantity may move its part to host memory or NVMe."""
     return any(
         isinstance(claim.value, Unresolved) or set(texts(claim.value)) & {"cpu", "nvme"}
         for claim in job.setting(quantity, scope)
@@ -248,9 +248,9 @@ def offload_exceeds_host_memory(job: Job) -> Iterator[Verdict]:
     """The training needs more host memory than the job requests on each node.
 
     What it checks: For a model whose name contains its size: with optimizer states offloaded to the CPU, 16 bytes for
-    each parameter (master weight, momentum, variance, gradient) and 2 more with parameters offloaded, shared by the
-    nodes; without ZeRO stage 3, 2 bytes for each parameter in every rank of a node while it loads. The sum is compared
-    with `--mem`, `--mem-per-cpu` or the memory limit of a pod.
+    each parameter (master weight, momentum, variance, gradient) and 2 more with parameters offloaded, divided by the
+    number of nodes; without ZeRO stage 3, 2 bytes for each parameter in every rank of a node while loading. The sum is
+    at most `--mem`, `--mem-per-cpu` or the memory limit of a pod.
 
     Why it matters: The kernel kills a rank (exit code -9, "return code = -9") although the GPUs have free memory.
 
@@ -259,8 +259,8 @@ def offload_exceeds_host_memory(job: Job) -> Iterator[Verdict]:
     Fix: Request more memory, use more nodes, load on one rank only (`low_cpu_mem_usage`, zero.Init), or offload to
     NVMe.
 
-    Known limits: Judged only where the files name both the model's size and a memory limit. Without a limit, the
-    memory of the node applies, which `preflight check` measures.
+    Known limits: Judged only if the files name both the model's size and a memory limit. Without a limit, the memory of
+    the node applies, which `preflight check` measures.
     """
     for subject, scope, launch in subjects(job):
         named_model = model_parameters(job, scope)
@@ -307,10 +307,10 @@ def _host_memory_verdict(
         return passed(subject)
     return failed(
         subject,
-        f"{quoted(model)} has {format_parameters(parameters)}: {format_gibibytes(needed)} on each node ({cause}), and"
-        f" {placed(limits[0])} grants {format_gibibytes(limit)}.",
+        f"{quoted(model)} has {format_parameters(parameters)}: {format_gibibytes(needed)} on each node ({cause}), "
+        f"but {placed(limits[0])} grants only {format_gibibytes(limit)}.",
         at=place,
-        also=((model, format_parameters(parameters)), (limits[0], "memory of a node")),
+        also=((model, format_parameters(parameters)), (limits[0], "memory per node")),
         remedy="Request more memory or nodes, load the model on one rank, or offload to NVMe.",
     )
 
@@ -351,7 +351,9 @@ def gpu_of(job: Job, scope: Scope) -> tuple[Gpu, Claim] | None:
 
 @functools.lru_cache(maxsize=512)
 def named_gpu(text: str) -> Gpu | None:
-    """Return the GPU that a name such as `nvidia_a100-sxm4-80gb` or `p4d.24xlarge` means; None for any other name."""
+    """Return the GPU that a name such as `nvidia_a100-sxm4-80gb` or `p4d.24xlarge` refers to; None for any other
+    name.
+    """
     lowered = text.strip().lower()[:120]
     if re.search(r"[1-7]g\.\d+gb|[|!]", lowered):
         # A MIG slice is not a whole GPU, and `a100|h100` is ambiguous.
@@ -378,15 +380,15 @@ def _enabling_claims(job: Job, quantity: str, scope: Scope, source: str = "") ->
     return tuple(c for c in job.setting(quantity, scope) if c.value == Known(True) and source in ("", c.source))
 
 
-@rule("PRC001", "two-half-precisions-at-once", severity=Severity.ERROR, otherwise="no half precision is enabled")
+@rule("PRC001", "two-half-precisions-at-once", severity=Severity.ERROR, otherwise="half precision is not enabled")
 def two_half_precisions_at_once(job: Job) -> Iterator[Verdict]:
-    """fp16 and bf16 are both switched on.
+    """fp16 and bf16 are both enabled.
 
-    What it checks: One DeepSpeed configuration with `fp16.enabled` and `bf16.enabled` both true; one command line with
-    `--fp16` and `--bf16` for Megatron-LM or Hugging Face's trainer, or one file of training arguments or one script
-    with both on.
+    What it checks: No DeepSpeed configuration has both `fp16.enabled` and `bf16.enabled` true; no command line for
+    Megatron-LM or Hugging Face's trainer has both `--fp16` and `--bf16`, and no file of training arguments or script
+    enables both.
 
-    Why it matters: All three fail at startup: the formats exclude each other.
+    Why it matters: The job fails at startup: the formats are mutually exclusive.
 
     Example: `"fp16": {"enabled": true}, "bf16": {"enabled": true}`.
 
@@ -437,7 +439,7 @@ def _unknown_switches(job: Job, scope: Scope, fp16: tuple[Claim, ...], bf16: tup
 
 
 def _format_claims(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
-    """Return the claims that request a format from a trainer: a flag, a key of a file, an argument in the script."""
+    """Return the claims that request a format for a trainer: a flag, a key in a file, an argument in the script."""
     sources = ("arguments", "trainer", "python")
     return tuple(c for c in job.about("mixed_precision", scope) if c.source in sources and c.value == Known(name))
 
@@ -447,23 +449,23 @@ def _format_claims(job: Job, name: str, scope: Scope) -> tuple[Claim, ...]:
     "bfloat16-inside-fp16-section",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no fp16 section names a type",
+    otherwise="no fp16 section names a data type",
     each=subjects_with(stated_by("deepspeed", "fp16_type")),
 )
 def bfloat16_inside_fp16_section(question: SubjectQuestion) -> Verdict | None:
     """bfloat16 is requested in the fp16 section, which only old versions read.
 
-    What it checks: `fp16.type` is bfloat16 in a DeepSpeed or gpt-neox configuration that has no `bf16` section switched
-    on.
+    What it checks: `fp16.type` is bfloat16 in a DeepSpeed or gpt-neox configuration only if it also enables a `bf16`
+    section.
 
-    Why it matters: DeepSpeed ignores `fp16.type`: it trains in fp16, with its own loss scale, while gpt-neox makes
-    the model bfloat16. With ZeRO stage 0 and pipeline parallelism the first step fails.
+    Why it matters: DeepSpeed ignores `fp16.type`: it trains in fp16, with its own loss scale, while gpt-neox makes the
+    model bfloat16. With ZeRO stage 0 and pipeline parallelism, the first step fails.
 
     Example: `"fp16": {"enabled": true, "type": "bfloat16", "loss_scale": 0}`.
 
     Fix: `"precision": "bfloat16"` in gpt-neox, or `"bf16": {"enabled": true}` and no fp16 section.
 
-    Known limits: gpt-neox 1.0 with its own fork of DeepSpeed understood it.
+    Known limits: gpt-neox 1.0 with its own fork of DeepSpeed supported this.
     """
     types = question.claims
     job, scope = question.of.job, question.of.scope
@@ -477,7 +479,7 @@ def bfloat16_inside_fp16_section(question: SubjectQuestion) -> Verdict | None:
             " in fp16, and the first step with a bfloat16 model fails.",
             at=types[0],
             also=tuple((c, "ZeRO stage") for c in stage[:1]),
-            remedy='Write `"bf16": {"enabled": true}` (in gpt-neox `"precision": "bfloat16"`) in place of the fp16'
+            remedy='Write `"bf16": {"enabled": true}` (in gpt-neox `"precision": "bfloat16"`) instead of the fp16'
             " section.",
         )
     return None
@@ -487,14 +489,14 @@ def bfloat16_inside_fp16_section(question: SubjectQuestion) -> Verdict | None:
 def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
     """The training uses a number format that its GPU does not support.
 
-    What it checks: bf16 on a GPU named in the files whose compute capability is below 8.0 (V100, T4, P100, RTX 20xx),
-    and fp8 below 8.9 (A100 and older).
+    What it checks: bf16 is not used on a GPU in the files with a compute capability below 8.0 (V100, T4, P100, RTX
+    20xx), and fp8 not below 8.9 (A100 and older).
 
     Why it matters: Trainers and Transformer Engine fail at startup; plain torch emulates bf16 and is many times slower.
 
     Example: `#SBATCH --gres=gpu:v100:4` and `--bf16`.
 
-    Fix: fp16 with a dynamic loss scale on V100 and T4, bf16 on A100; or request a GPU that has the format.
+    Fix: fp16 with a dynamic loss scale on V100 and T4, bf16 on A100; or request a GPU that supports the format.
 
     Known limits: The GPU must be named: in the request, a constraint, a partition, a node label or an instance type.
     """
@@ -516,8 +518,8 @@ def number_format_missing_on_gpu(job: Job) -> Iterator[Verdict]:
                     f" capability {gpu.capability}, but {name} needs {required}.",
                     at=claim,
                     also=((gpu_claim, gpu.name),),
-                    remedy=f"Train in {'fp16' if gpu.capability < _BF16_FROM else 'bf16'} there, or request a GPU "
-                    f"that supports {name}.",
+                    remedy=f"Train in {'fp16' if gpu.capability < _BF16_FROM else 'bf16'} on this GPU, or request a "
+                    f"GPU that supports {name}.",
                 )
             yield verdict or passed(subject)
 
@@ -543,13 +545,13 @@ def _fp16_claims(stated: Stated[Launch | None]) -> tuple[Claim, ...]:
     "fp16-without-loss-scaling",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no loss scale is given for fp16",
+    otherwise="no loss scale is set for fp16",
     each=subjects_with("fp16_loss_scale", where=lambda stated: bool(_fp16_claims(stated))),
 )
 def fp16_without_loss_scaling(question: SubjectQuestion) -> Verdict | None:
     """fp16 is used without loss scaling.
 
-    What it checks: fp16 is switched on with a fixed loss scale of 1.
+    What it checks: fp16 is not enabled with a fixed loss scale of 1.
 
     Why it matters: Small gradients become 0 in fp16. Training continues, but learns slowly or not at all.
 
@@ -587,15 +589,15 @@ def _setting(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
     profile="pedantic",
 )
 def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
-    """Training is in 16 bits, and gradients are exchanged in 32.
+    """Training uses 16 bits, but gradients are exchanged in 32.
 
-    What it checks: `communication_data_type` is fp32 (in gpt-neox `fp32_allreduce`) while fp16 or bf16 is on.
+    What it checks: `communication_data_type` is not fp32 (in gpt-neox `fp32_allreduce`) while fp16 or bf16 is enabled.
 
-    Why it matters: Every exchange sends twice the bytes. On a slow network this is most of a step.
+    Why it matters: Every exchange sends twice the bytes. On a slow network, this is most of the time of a step.
 
     Example: `"bf16": {"enabled": true}, "communication_data_type": "fp32"`.
 
-    Fix: Remove the key, if the loss does not change without it.
+    Fix: Remove the key if the loss does not change without it.
 
     Known limits: Exact sums may be intended, so the finding is informational.
     """
@@ -613,11 +615,11 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
         if verdict is None and half and all(text in ("fp32", "float32") for text in texts(job_value(types))):
             verdict = failed(
                 subject,
-                f"{quoted(types[0])} exchanges gradients in 32 bits while training is in 16 ({quoted(half[0])}): twice"
-                " the bytes.",
+                f"{quoted(types[0])} exchanges gradients in 32 bits although training uses 16 ({quoted(half[0])}), "
+                "which doubles the traffic.",
                 at=types[0],
                 also=((half[0], "16 bits"),),
-                remedy="Remove it if the loss stays the same without it.",
+                remedy="Remove the setting if the loss stays the same without it.",
             )
         yield verdict or passed(subject)
 
@@ -637,37 +639,36 @@ def gradients_travel_in_full_precision(job: Job) -> Iterator[Verdict]:
     ),
 )
 def gradients_exchanged_without_overlap(question: LaunchQuestion) -> Verdict | None:
-    """The exchange of gradients does not overlap with the backward pass, or uses tiny buckets.
+    """The gradient exchange does not overlap with the backward pass, or uses tiny buckets.
 
-    What it checks: In a launch over several nodes: `overlap_comm` is explicitly false, or `reduce_bucket_size` is below
-    a million elements.
+    What it checks: In a launch over several nodes, `overlap_comm` is not explicitly false, and `reduce_bucket_size` is
+    at least a million elements.
 
     Why it matters: The GPUs wait for the network after each backward pass, or for the latency of thousands of small
     messages.
 
     Example: `"zero_optimization": {"stage": 2, "overlap_comm": false}`.
 
-    Fix: `"overlap_comm": true`, and buckets of a few hundred million elements where memory allows.
+    Fix: `"overlap_comm": true`, and buckets of a few hundred million elements if there is enough memory.
 
-    Known limits: Overlap needs memory for its buffers; with little free memory it may be off on purpose.
+    Known limits: Overlap needs memory for its buffers; with little free memory, it may be disabled on purpose.
     """
     (overlap, bucket), launch = question.of, question.of.launch
     bucket_sizes = numbers(job_value(bucket)) if bucket else ()
     if overlap and overlap[0].value == Known(False):
         return failed(
             question.subject,
-            f"{quoted(overlap[0])} makes the GPUs wait for every exchange of gradients between nodes.",
+            f"{quoted(overlap[0])} makes the GPUs wait for every gradient exchange between nodes.",
             at=overlap[0],
             also=((launch, "over several nodes"),),
-            remedy='Write `"overlap_comm": true`, if memory allows.',
+            remedy='Write `"overlap_comm": true` if there is enough memory.',
         )
     if bucket_sizes and 0 < max(bucket_sizes) < _MIN_BUCKET_ELEMENTS:
         return failed(
             question.subject,
-            f"{quoted(bucket[0])} cuts gradients into messages so small that latency costs more than the transfer"
-            f" itself.",
+            f"{quoted(bucket[0])} splits gradients into messages so small that latency costs more than the transfer.",
             at=bucket[0],
             also=((launch, "over several nodes"),),
-            remedy="Use several hundred million elements, as DeepSpeed's default does.",
+            remedy="Use several hundred million elements, as in DeepSpeed's default.",
         )
     return None

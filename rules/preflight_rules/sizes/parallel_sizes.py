@@ -1,4 +1,4 @@
-"""Parallel sizes compared with the shape of the model and of the nodes; pipelines; sizes that a program refuses."""
+"""Parallel sizes compared with the shapes of model and nodes, pipelines, and sizes that a program rejects."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Setup(NamedTuple):
     source: str
 
     def claims(self, quantity: str) -> tuple[Claim, ...]:
-        """Return the source's claims about a quantity. The command line also counts for its configuration."""
+        """Return the source's claims about a quantity. The command line also applies to its configuration."""
         sources = (self.source, "arguments", "model") if self.source in _MODEL_TRAINERS else (self.source, "arguments")
         return tuple(c for c in self.job.setting(quantity, self.scope) if c.source in sources)
 
@@ -92,7 +92,7 @@ class Setup(NamedTuple):
 
     @property
     def may_have_more_options(self) -> bool:
-        """Return whether an unresolved argument may hold further options."""
+        """Return whether an unresolved argument may contain more options."""
         words = self.launch.arguments if self.launch is not None else ()
         return any(
             word is None and (previous is None or not previous.startswith("--") or "=" in previous)
@@ -121,7 +121,7 @@ def setups(job: Job) -> Iterator[Setup]:
 class SizeDemand(NamedTuple):
     """A requirement on two quantities: `whole` is a multiple of `part`; with `at_least`, `whole` is not below `part`.
 
-    It concerns setups for which `applies` returns true. `error` is whether a violation certainly stops the program.
+    It applies to setups for which `applies` returns true. `error` is whether a violation certainly stops the program.
     """
 
     whole: str
@@ -134,7 +134,7 @@ class SizeDemand(NamedTuple):
     of_models: bool = False
 
     def is_violated(self, whole: int, part: int) -> bool:
-        """Return whether the two sizes do not fit."""
+        """Return whether the two sizes violate the requirement."""
         return whole < part if self.at_least else whole % part != 0
 
 
@@ -163,16 +163,17 @@ _DEMANDS = (
     "PAR010",
     "model-not-divisible-by-parallel-size",
     severity=Severity.ERROR,
-    otherwise="no sizes of a model are given together with parallel sizes",
+    otherwise="no model sizes are set together with parallel sizes",
 )
 def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
     """A size of the model is not divisible by the parallel size that splits it.
 
     What it checks: For Megatron-LM and the configurations of gpt-neox, NeMo, Megatron-Bridge, nanotron and
-    PaddleFleetX: heads, feed-forward width and query groups by tensor parallel size, layers by pipeline stages, experts
-    by expert parallel size, sequence by context parallel size, width by heads, heads by query groups.
+    PaddleFleetX: heads, feed-forward width and query groups are divisible by the tensor parallel size, layers by
+    pipeline stages, experts by the expert parallel size, the sequence by the context parallel size, the width by heads,
+    and heads by query groups.
 
-    Why it matters: Each rank must hold an equal part; an assertion in Megatron-LM fails in every rank once all have
+    Why it matters: Each rank must have an equal part; an assertion in Megatron-LM fails in every rank once all have
     started.
 
     Example: `--num-attention-heads 12 --tensor-model-parallel-size 8`.
@@ -222,16 +223,16 @@ def model_not_divisible_by_parallel_size(job: Job) -> Iterator[Verdict]:
 def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
     """The tensor-parallel ranks of a layer do not fit on one node.
 
-    What it checks: For Megatron-LM's options, that the tensor parallel size is at most the number of ranks per node.
+    What it checks: For Megatron-LM's options, the tensor parallel size is at most the number of ranks per node.
 
     Why it matters: Tensor parallelism exchanges activations twice in every layer and waits for them. Over the network
-    between nodes that is several times slower than over NVLink; a pipeline sends far less.
+    between nodes, this is several times slower than over NVLink; a pipeline sends far less data.
 
     Example: `--nproc_per_node=8` with `--tensor-model-parallel-size 16`.
 
     Fix: Use a tensor parallel size of at most the GPUs per node, and more pipeline stages.
 
-    Known limits: Machines whose NVLink spans nodes (NVL72) are reported too, although they are fine.
+    Known limits: Machines whose NVLink spans nodes (NVL72) are also reported, although they are fine.
     """
     for setup in setups(job):
         tensor = setup.claims("tensor_parallel_size")
@@ -250,11 +251,11 @@ def tensor_parallel_across_nodes(job: Job) -> Iterator[Verdict]:
         ):
             verdict = failed(
                 setup.subject,
-                f"{quoted(tensor[0])} spreads each layer over {min(sizes)} ranks, but {placed(rank_claims[0])} starts"
-                f" {max(ranks)} on a node: every layer then waits for the network twice.",
+                f"{quoted(tensor[0])} spreads each layer over {min(sizes)} ranks, but {placed(rank_claims[0])} "
+                f"starts only {max(ranks)} on each node, so every layer waits for the network twice.",
                 at=tensor[0],
-                also=((rank_claims[0], "ranks of a node"),),
-                remedy=f"Use at most {max(ranks)}, and more pipeline stages.",
+                also=((rank_claims[0], "ranks per node"),),
+                remedy=f"Use at most {max(ranks)}, and use more pipeline stages instead.",
             )
         yield verdict or passed(setup.subject)
 
@@ -269,16 +270,16 @@ def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
     """Megatron-LM overlaps tensor-parallel communication, but CUDA_DEVICE_MAX_CONNECTIONS is not 1.
 
     What it checks: A launch with a tensor parallel size above 1 and `--sequence-parallel` sets
-    CUDA_DEVICE_MAX_CONNECTIONS, and sets it to 1.
+    CUDA_DEVICE_MAX_CONNECTIONS to 1.
 
     Why it matters: An assertion in Megatron-LM fails at startup on GPUs before Blackwell: only with one connection do
-    kernels start in the order that lets communication and computation overlap.
+    kernels start in the order in which communication and computation can overlap.
 
     Example: `export CUDA_DEVICE_MAX_CONNECTIONS=8` with `--tensor-model-parallel-size 4 --sequence-parallel`.
 
     Fix: `export CUDA_DEVICE_MAX_CONNECTIONS=1`.
 
-    Known limits: If it is not set, the container image may set it; the finding is informational then. Fully sharded
+    Known limits: If the job does not set it, the container image may, so the finding is informational. Fully sharded
     training needs another value and is not reported.
     """
     for setup in setups(job):
@@ -299,8 +300,8 @@ def connections_not_limited_to_one(job: Job) -> Iterator[Verdict]:
         state = f"{quoted(connections[0])} sets a different value" if connections else "the job does not set it"
         yield failed(
             setup.subject,
-            f"{quoted(tensor[0])} with {quoted(sequence_parallel[0])} needs CUDA_DEVICE_MAX_CONNECTIONS=1, and"
-            f" {state}.",
+            f"{quoted(tensor[0])} with {quoted(sequence_parallel[0])} needs CUDA_DEVICE_MAX_CONNECTIONS=1, but "
+            f"{state}.",
             at=connections[0] if connections else tensor[0],
             also=((sequence_parallel[0], "needs it"),),
             remedy="Put `export CUDA_DEVICE_MAX_CONNECTIONS=1` before the launch.",
@@ -330,20 +331,20 @@ class Pipeline(NamedTuple):
 
 
 def pipeline_of(setup: Setup) -> Pipeline | str:
-    """Return the pipeline of a Megatron launch, the reason why it is unknown, or an empty text if it has none."""
+    """Return the pipeline of a Megatron launch, the reason why it is unknown, or an empty string if it has none."""
     stages = setup.number("pipeline_parallel_size")
     claims = setup.claims("pipeline_parallel_size")
     if not claims:
         return ""
     if stages is None:
-        return f"{quoted(claims[0])} is not known"
+        return f"{quoted(claims[0])} is unknown"
     if stages < 2:
         return ""
     total, micro = setup.number("train_batch_size"), setup.number("micro_batch_size_per_gpu")
     if setup.launch is None or total is None or micro is None or micro < 1:
-        return "the global or the micro batch size is not known"
+        return "the global or the micro batch size is unknown"
     if setup.may_have_more_options:
-        return "an unresolved argument may give further sizes"
+        return "an unresolved argument may set other sizes"
     ranks, rank_claims = ranks_started(setup.job, setup.scope)
     rank_counts = numbers(ranks)
     if len(rank_counts) != 1:
@@ -352,7 +353,7 @@ def pipeline_of(setup: Setup) -> Pipeline | str:
     replicas, remainder = divmod(rank_counts[0], parts)
     if not replicas or remainder or total % (micro * replicas):
         # Another rule reports this.
-        return "ranks or batch are not a multiple of the replicas"
+        return "the ranks or the batch cannot be divided evenly"
     layers_per_chunk, layers = setup.number("layers_per_virtual_stage"), setup.number("num_layers")
     chunks = (
         layers // stages // layers_per_chunk
@@ -368,15 +369,15 @@ def pipeline_of(setup: Setup) -> Pipeline | str:
     "pipeline-mostly-waits",
     severity=Severity.WARNING,
     confidence=Confidence.MEDIUM,
-    otherwise="no launch has a pipeline of Megatron-LM",
+    otherwise="no launch has a Megatron-LM pipeline",
     profile="pedantic",
 )
 def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
-    """A pipeline gets too few micro-batches to keep its stages busy.
+    """A pipeline has too few micro-batches to keep its stages busy.
 
     What it checks: For Megatron-LM's options, from global batch, micro batch and replicas: the micro-batches per step,
-    and the share of a step in which a stage waits, (stages - 1) / (chunks x micro-batches + stages - 1). Above 25 % it
-    is information, above 40 % a warning.
+    and the share of a step in which a stage waits, (stages - 1) / (chunks x micro-batches + stages - 1). Above 25 % the
+    finding is informational, above 40 % a warning.
 
     Why it matters: Stages wait while the pipeline fills and drains. Without more micro-batches than stages, most GPUs
     are idle.
@@ -399,10 +400,10 @@ def pipeline_mostly_waits(job: Job) -> Iterator[Verdict]:
             first = pipeline.claims[0]
             verdict = failed(
                 setup.subject,
-                f"{quoted(first)} with {pipeline.micro_batches} micro-batches in a step"
-                f" ({_batches_text(pipeline)}): each stage is idle for {pipeline.bubble:.0%} of the time.",
+                f"{quoted(first)} with {pipeline.micro_batches} micro-batches per step ({_batches_text(pipeline)}): "
+                f"each stage is idle for {pipeline.bubble:.0%} of the time.",
                 at=first,
-                also=tuple((claim, "determines the micro-batches") for claim in pipeline.claims[1:]),
+                also=tuple((claim, "determines the number of micro-batches") for claim in pipeline.claims[1:]),
                 remedy=f"Use {4 * pipeline.stages} micro-batches or more: a larger global batch, a smaller micro"
                 " batch or fewer stages; or split the layers into chunks (--num-layers-per-virtual-pipeline-stage).",
                 severity=None if pipeline.bubble > _WARNING_BUBBLE else Severity.INFO,
@@ -424,18 +425,18 @@ def _batches_text(pipeline: Pipeline) -> str:
 def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
     """The sizes do not fit the interleaved pipeline schedule.
 
-    What it checks: With `--num-layers-per-virtual-pipeline-stage`: the layers of a stage are a multiple of it, and
-    there is more than one stage. Micro-batches that are not a multiple of the stages are a warning, because newer
+    What it checks: With `--num-layers-per-virtual-pipeline-stage`: the number of layers per stage is a multiple of it,
+    and there is more than one stage. Micro-batches that are not a multiple of the stages are a warning, because newer
     versions accept them.
 
     Why it matters: Megatron-LM fails at startup, or in the first step.
 
     Example: `--num-layers 30 --pipeline-model-parallel-size 4 --num-layers-per-virtual-pipeline-stage 2`.
 
-    Fix: Layers that are a multiple of stages x layers of a chunk, and a global batch that gives a multiple of the
-    stages.
+    Fix: Use a number of layers that is a multiple of stages x layers per chunk, and a global batch with a multiple of
+    the stages as micro-batches.
 
-    Known limits: Layouts given by hand are not reported.
+    Known limits: Explicit layouts are not reported.
     """
     for setup in setups(job):
         virtual, stages, layers = (
@@ -450,13 +451,16 @@ def interleaved_pipeline_not_divisible(job: Job) -> Iterator[Verdict]:
         if undecided_verdict is not None or chunk is None or count is None or layer_count is None:
             yield undecided_verdict or unknown(
                 setup.subject,
-                "the number of stages, of layers or of layers per virtual stage is not known",
+                "the number of stages, layers or layers per virtual stage is unknown",
                 at=virtual[0],
             )
             continue
         pipeline = pipeline_of(setup)
         if count == 1:
-            message, is_warning = f"{quoted(virtual[0])} is for several stages, and {placed(stages[0])} is one", False
+            message, is_warning = (
+                f"{quoted(virtual[0])} requires several stages, but {placed(stages[0])} gives one",
+                False,
+            )
         elif layer_count % (count * chunk):
             message = (
                 f"{quoted(layers[0])} cannot be split into chunks of {chunk} over {count} stages ({placed(virtual[0])})"
@@ -514,8 +518,8 @@ def _programs() -> tuple[_Program, ...]:
 def program_sizes_refused(job: Job) -> Iterator[Verdict]:
     """A known program is given batch sizes or parallel degrees that do not fit the ranks that are started.
 
-    What it checks: A table of programs (OpenRLHF's trainers, finetrainers, YOLOv5 and its like) with their options,
-    their defaults, and the conditions that make them stop.
+    What it checks: The options and defaults of known programs (OpenRLHF's trainers, finetrainers, YOLOv5 and similar)
+    meet none of the conditions in a table that make them stop.
 
     Why it matters: The program compares its sizes with the number of ranks first of all, and every rank stops with an
     AssertionError or ValueError.
@@ -524,7 +528,7 @@ def program_sizes_refused(job: Job) -> Iterator[Verdict]:
 
     Fix: The finding names the numbers that must divide each other.
 
-    Known limits: A program that is known only by its options gets a warning.
+    Known limits: For a program that is recognized only by its options, the finding is a warning.
     """
     for launch in job.launches:
         options = _option_values(launch)
@@ -543,7 +547,7 @@ def _program_verdict(job: Job, launch: Launch, row: _Program, options: dict[str,
             return int(rank_counts[0])
         if name not in options:
             if None in launch.arguments:
-                raise UnknownValue(f"`--{name}` may be among the arguments")
+                raise UnknownValue(f"the arguments may contain `--{name}`")
             return row.options[name]
         text = options[name]
         if text is None or not is_whole_number(text.lstrip("-")):
@@ -618,19 +622,19 @@ def _constraints() -> tuple[_Constraint, ...]:
 def rl_sizes_refused(job: Job) -> Iterator[Verdict]:
     """The reinforcement-learning framework rejects sizes of batches, engines or replicas at startup.
 
-    What it checks: The checks of verl, EasyR1, SkyRL, NeMo-RL and OpenRLHF: the responses of a step are divided by the
-    GPUs, an update is at most a step and is divided by its micro batches, the number of GPUs is a multiple of the GPUs
-    per replica and per engine, and the engines that share the actor's GPUs use equally many.
+    What it checks: As verl, EasyR1, SkyRL, NeMo-RL and OpenRLHF require, the number of GPUs divides the responses of a
+    step, an update is at most a step and is a multiple of its micro batches, the number of GPUs is a multiple of the
+    GPUs per replica and per engine, and the engines that share the actor's GPUs use the same number.
 
-    Why it matters: The program stops with an assertion after Ray has started on all nodes, often after the model was
-    loaded.
+    Why it matters: The program stops with an assertion after Ray has started on all nodes, often after the model has
+    been loaded.
 
     Example: `trainer.n_gpus_per_node=8 actor_rollout_ref.rollout.tensor_model_parallel_size=3`.
 
     Fix: The message names the numbers that do not fit; change one of them.
 
     Known limits: A custom program on top of one of these frameworks may skip the check, so it is a warning. With
-    dynamic batches verl divides by tokens, and batch sizes are not judged. Values not set in the files are not judged.
+    dynamic batches, verl divides by tokens, and batch sizes are not judged. Values not set in the files are not judged.
     """
     for launch in job.launches:
         names = {str(value) for claim in job.about("training_framework", launch.scope) for value in claim.alternatives}
@@ -684,12 +688,12 @@ def _judge_constraint(job: Job, launch: Launch, constraint: _Constraint) -> Verd
 
 def _effect_text(is_variant: bool) -> str:
     if is_variant:
-        return "The framework's own program fails at startup; this program may skip the check."
+        return "The framework's own program fails at startup; but this program may skip the check."
     return "The program fails at startup."
 
 
 def _related_claims(others: list[Claim]) -> str:
-    """Return a text that names the other claims which a message depends on; empty if there are none."""
+    """Return text that names the other claims on which a message depends; empty if there are none."""
     return f" with {', '.join(placed(claim) for claim in others)}" if others else ""
 
 

@@ -41,7 +41,7 @@ _TRAINER_SOURCES = ("arguments", "trainer", "python", "dataclass")
 #: Values besides batch sizes that the trainer compares with DeepSpeed's configuration, with the trainer's name and the
 #: configuration's name (transformers/integrations/deepspeed.py, `trainer_config_process`, 5.23).
 _COMPARED_QUANTITIES = {
-    "learning_rate": ("learning_rate", "the learning rate of optimizer or scheduler"),
+    "learning_rate": ("learning_rate", "the learning rate of the optimizer or scheduler"),
     "weight_decay": ("weight_decay", "optimizer.params.weight_decay"),
     "gradient_clipping": ("max_grad_norm", "gradient_clipping"),
     "warmup_steps": ("warmup_steps", "scheduler.params.warmup_num_steps"),
@@ -49,7 +49,7 @@ _COMPARED_QUANTITIES = {
 
 
 def trainer_claims(job: Job, quantity: str, scope: Scope) -> tuple[Claim, ...]:
-    """Return the trainer's claims from arguments, a file or the script, without the script options' defaults."""
+    """Return the trainer's claims from arguments, a file or the script, without the defaults of script options."""
     return strongest(
         claim
         for claim in job.about(quantity, scope)
@@ -75,13 +75,13 @@ def numbers_of(claims: tuple[Claim, ...]) -> tuple[float, ...]:
     "HFT001",
     "trainer-setting-differs-from-deepspeed",
     severity=Severity.ERROR,
-    otherwise="no setting is given both to a trainer and to DeepSpeed",
+    otherwise="no setting is set both for a trainer and for DeepSpeed",
 )
 def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
     """The trainer and the DeepSpeed configuration differ in learning rate, decay, warm-up or clipping.
 
-    What it checks: learning_rate, weight_decay, warmup_steps and max_grad_norm of the trainer equal the values of the
-    DeepSpeed configuration, where both are given and the configuration does not have "auto".
+    What it checks: learning_rate, weight_decay, warmup_steps and max_grad_norm of the trainer equal the values in the
+    DeepSpeed configuration, if both are given and the configuration does not have "auto".
 
     Why it matters: Hugging Face's trainer compares them and stops with "Please correct the following DeepSpeed config
     values that mismatch TrainingArguments values". Other programs train with one and log the other.
@@ -90,8 +90,8 @@ def trainer_setting_differs_from_deepspeed(job: Job) -> Iterator[Verdict]:
 
     Fix: Write "auto" in the configuration, so that only the argument sets the value.
 
-    Known limits: For a program that is not known to be Hugging Face's trainer it is a warning. The trainer's own
-    defaults are not compared, because the script may set others.
+    Known limits: For a program that is not known to be Hugging Face's trainer the finding is a warning. The trainer's
+    own defaults are not compared, because the script may set other values.
     """
     for subject, scope, launch in subjects(job):
         if compares_with_deepspeed(job, launch):
@@ -129,21 +129,21 @@ def _accelerate_precision(job: Job, scope: Scope) -> tuple[Claim, ...]:
     "HFT006",
     "precision-differs-between-accelerate-and-trainer",
     severity=Severity.WARNING,
-    otherwise="the precision is not given both to Accelerate and to a trainer",
+    otherwise="the precision is not set both for Accelerate and for a trainer",
     each=subjects_with(_trainer_precision, _accelerate_precision),
 )
 def precision_differs_between_accelerate_and_trainer(question: SubjectQuestion) -> Verdict | None:
     """Accelerate and the trainer are given different half precisions.
 
-    What it checks: mixed_precision of `accelerate launch` and its configuration is not bf16 where the trainer, or the
-    script's own `Accelerator(...)`, uses fp16, nor the other way round.
+    What it checks: mixed_precision of `accelerate launch` and its configuration is not bf16 if the trainer, or the
+    script's own `Accelerator(...)`, uses fp16, or vice versa.
 
     Why it matters: The trainer's value wins silently: fp16 with its loss scaling instead of bf16, or bf16 on a GPU that
     does not support it.
 
     Example: `accelerate launch --mixed_precision bf16 train.py --fp16`.
 
-    Fix: Set the precision once, or the same in both places.
+    Fix: Set the precision once, or to the same value in both places.
 
     Known limits: A precision that the script itself chooses is not seen. PRC001 reports a trainer that is given both
     fp16 and bf16.
@@ -163,7 +163,7 @@ def precision_differs_between_accelerate_and_trainer(question: SubjectQuestion) 
             f"{min(outer_precisions)}; the trainer's value is used.",
             at=trainer[0],
             also=((outer[0], "Accelerate's"),),
-            remedy="Set the precision once, or the same in both places.",
+            remedy="Set the precision in one place, or to the same value in both.",
         )
     return None
 
@@ -181,15 +181,14 @@ _HALF_PRECISIONS = frozenset({"fp16", "bf16"})
 def deepspeed_and_fsdp_together(question: SubjectQuestion) -> Verdict | None:
     """The trainer is configured for both DeepSpeed and FSDP.
 
-    What it checks: A file of training arguments, or a command line, gives deepspeed a configuration and fsdp its
-    options.
+    What it checks: A file of training arguments, or a command line, does not set both `deepspeed` and `fsdp`.
 
     Why it matters: Hugging Face's trainer stops: "Using --fsdp xxx together with --deepspeed is not possible". So does
     axolotl.
 
     Example: `deepspeed: ds.json` and `fsdp: full_shard auto_wrap` in one file.
 
-    Fix: Remove one of the two.
+    Fix: Remove one of them.
 
     Known limits: If one is in the file and the other on the command line, nothing is reported.
     """
@@ -198,11 +197,10 @@ def deepspeed_and_fsdp_together(question: SubjectQuestion) -> Verdict | None:
     if len(by_name) > 1 and by_name["deepspeed"].span.path == by_name["fsdp"].span.path:
         return failed(
             question.subject,
-            f"{quoted(by_name['fsdp'])} and {placed(by_name['deepspeed'])} are both given; the trainer accepts"
-            f" only one.",
+            f"{quoted(by_name['fsdp'])} and {placed(by_name['deepspeed'])} are both set; the trainer accepts only one.",
             at=by_name["fsdp"],
             also=((by_name["deepspeed"], "DeepSpeed"),),
-            remedy="Remove one of the two.",
+            remedy="Remove one of them.",
         )
     return None
 
@@ -229,18 +227,18 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
     """DeepSpeed's train_batch_size does not equal the trainer's batch x accumulation x ranks.
 
     What it checks: If the DeepSpeed configuration gives train_batch_size alone, and the command line (or a file of
-    arguments) gives the batch of one rank, accumulation steps, or both: the number equals batch of one rank x
+    arguments) gives the batch size per rank, accumulation steps, or both: the number equals batch size per rank x
     accumulation x ranks.
 
-    Why it matters: DeepSpeed divides its number by the ranks and uses the result as the batch of each, whatever the
-    trainer loads. Hugging Face's trainer compares the two and stops.
+    Why it matters: DeepSpeed divides its number by the ranks and uses the result as the batch size per rank, regardless
+    of what the trainer loads. Hugging Face's trainer compares the two and stops.
 
     Example: `"train_batch_size": 8` on 8 GPUs with `--batch-size-per-replica=2 --grad-acc-steps=8`, which is 128.
 
     Fix: Write `"train_batch_size": "auto"` for Hugging Face's trainer, otherwise the product.
 
-    Known limits: A script's own options are recognised by their names, and then it is a warning. BAT001 and BAT003
-    judge a configuration that also gives the factors.
+    Known limits: A script's own options are recognized by their names, and the finding is then a warning. BAT001 and
+    BAT003 judge a configuration that also gives the factors.
     """
     for launch in job.launches:
         scope = launch.scope
@@ -253,7 +251,7 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
         steps = given_to_trainer(job, "gradient_accumulation_steps", scope)
         script_factors = {} if micro and steps else _script_factors(launch)
         factors = {
-            "samples of one rank": (numbers(job_value(micro)) if micro else script_factors.get("micro", ())),
+            "samples per rank": (numbers(job_value(micro)) if micro else script_factors.get("micro", ())),
             "accumulation steps": (numbers(job_value(steps)) if steps else script_factors.get("steps", ())),
         }
         if not micro and not steps and not script_factors:
@@ -270,7 +268,7 @@ def total_batch_differs_from_its_factors(job: Job) -> Iterator[Verdict]:
 
 
 def _script_factors(launch: Launch) -> dict[str, tuple[int, ...]]:
-    """Return the factors `micro` and `steps` that options of the script itself give."""
+    """Return the factors `micro` and `steps` that the script's own options set."""
     factors: dict[str, tuple[int, ...]] = {}
     words = [*launch.arguments, None]
     for word, following in itertools.pairwise(words):
@@ -311,12 +309,12 @@ def _batch_verdict(
     is_certain = has_all_factors and not is_guess and uses_hugging_face(job, launch, launch.scope)
     return failed(
         launch.id,
-        f"{placed(total)} is the batch of all ranks, but {product_text} x {ranks} ranks"
-        f" {'is' if has_all_factors else 'is already'}"
-        f" {product}{'' if has_all_factors else ', which does not divide it'}.",
+        f"{placed(total)} is the batch size of all ranks, but {product_text} x {ranks} ranks "
+        f"{'is' if has_all_factors else 'is already'} "
+        f"{product}{'' if has_all_factors else ', which does not divide it'}.",
         at=total,
         also=((launch, f"{product_text} x {ranks} ranks"), *((claim, "a factor") for claim in claims[:6])),
-        remedy=f'Write "auto" for Hugging Face\'s trainer, else "train_batch_size": {product}.',
+        remedy=f'Write "auto" with Hugging Face\'s trainer, otherwise "train_batch_size": {product}.',
         severity=None if is_certain else Severity.WARNING,
         confidence=Confidence.MEDIUM if is_guess else None,
     )
@@ -340,9 +338,9 @@ def llamafactory_rank_of_the_node_ignored(question: LaunchQuestion) -> Verdict |
 
     Example: `FORCE_TORCHRUN=1 NNODES=2 RANK=1 MASTER_ADDR=... llamafactory-cli train a.yaml`.
 
-    Fix: Set NODE_RANK, counting from 0, each value once.
+    Fix: Set NODE_RANK to 0, 1, ..., each once.
 
-    Known limits: Versions before 0.9.2 looked for RANK; which version is installed is not known.
+    Known limits: Versions before 0.9.2 read RANK; which version is installed is unknown.
     """
     nodes = question.claims
     job, launch = question.of.job, question.of.launch
@@ -350,11 +348,11 @@ def llamafactory_rank_of_the_node_ignored(question: LaunchQuestion) -> Verdict |
     if ranks and certainly_several(job_value(nodes)) and not job.about("env.NODE_RANK", launch.scope):
         return failed(
             question.subject,
-            f"{quoted(ranks[0])} is ignored: llamafactory-cli reads the rank of a node from NODE_RANK, which"
-            " is not set, so every node is node 0.",
+            f"{quoted(ranks[0])} is ignored: llamafactory-cli reads the node rank from NODE_RANK, which is not set, "
+            "so every node is node 0.",
             at=ranks[0],
             also=((nodes[0], "several nodes"),),
-            remedy="Set NODE_RANK instead, starting at 0 and different on each node.",
+            remedy="Set NODE_RANK instead: a different value on each node, starting at 0.",
             fix=make_fix("set NODE_RANK", replace_text(ranks[0], "RANK", "NODE_RANK"), safe=False),
         )
     return None
@@ -372,23 +370,23 @@ _LONG_NAME_LENGTH = 12
     severity=Severity.WARNING,
     fix="unsafe",
     confidence=Confidence.MEDIUM,
-    otherwise="no file with training arguments",
+    otherwise="no file has training arguments",
 )
 def trainer_argument_misspelt(job: Job) -> Iterator[Verdict]:
     """A file of training arguments contains a misspelt argument.
 
-    What it checks: Keys in Hugging Face training-argument files (LLaMA-Factory, TRL and the like) that are not trainer
-    arguments but closely resemble one.
+    What it checks: Files with Hugging Face training arguments (LLaMA-Factory, TRL and the like) have no key that is not
+    a trainer argument but closely resembles one.
 
-    Why it matters: The trainer's parser rejects a key that it does not know; where a script ignores unknown keys, the
+    Why it matters: The trainer's parser rejects a key that it does not know; if a script ignores unknown keys, the
     default stays effective.
 
     Example: `gradient_acumulation_steps: 8`.
 
-    Fix: Write the argument as the trainer spells it.
+    Fix: Use the trainer's spelling of the argument.
 
-    Known limits: A script's own arguments that resemble no argument of the trainer are not judged, nor are arguments
-    that only an older or newer version has.
+    Known limits: A script's own arguments that resemble no argument of the trainer are not judged, and neither are
+    arguments that exist only in an older or newer version.
     """
     # CFG003 judges files that are parsed for TrainingArguments alone.
     strict_paths = {
@@ -449,10 +447,10 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
 
     Example: `load_best_model_at_end: true` with `save_strategy: epoch` and no eval_strategy (whose default is `no`).
 
-    Fix: Give both the same strategy, and save at a multiple of the steps between evaluations.
+    Fix: Use the same strategy for both, and save at a multiple of the evaluation steps.
 
-    Known limits: Only where load_best_model_at_end and a strategy are in a file of arguments or on one command line;
-    axolotl and scripts set further defaults. On a command line alone it is a warning for that reason, unless the
+    Known limits: Judged only if load_best_model_at_end and a strategy are in one file of arguments or on one command
+    line; axolotl and scripts set other defaults. On a command line, the finding is therefore a warning unless the
     program parses it with HfArgumentParser.
     """
     for subject, scope, launch in subjects(job):
@@ -480,11 +478,11 @@ def best_model_needs_equal_strategies(job: Job) -> Iterator[Verdict]:
             other = quoted(evaluating[0]) if evaluating else "eval_strategy is `no` by default"
             yield failed(
                 subject,
-                f"{quoted(best[0])} needs the same strategy for saving and evaluating, but {strategy} and {other}: the"
-                " trainer refuses to start.",
+                f"{quoted(best[0])} requires the same strategy for saving and evaluating, but {strategy} and "
+                f"{other}: the trainer refuses to start.",
                 at=best[0],
                 also=tuple((claim, "its strategy") for claim in (*saving[:1], *evaluating[:1])),
-                remedy="Give save_strategy and eval_strategy the same value.",
+                remedy="Set save_strategy and eval_strategy to the same value.",
                 severity=_best_model_severity(job, best[0], launch),
             )
         else:
@@ -518,11 +516,11 @@ def _steps_verdict(job: Job, subject: str, scope: Scope, launch: Launch | None, 
         return passed(subject)
     return failed(
         subject,
-        f"{quoted(best)} needs an evaluation at every checkpoint, but {quoted(saved[0])} is not a multiple of"
-        f" {quoted(checked[0])}: the trainer refuses to start.",
+        f"{quoted(best)} requires an evaluation at every checkpoint, but {quoted(saved[0])} is not a multiple of "
+        f"{quoted(checked[0])}: the trainer refuses to start.",
         at=saved[0],
-        also=((checked[0], "evaluates"), (best, "needs both together")),
-        remedy=f"Give save_steps a multiple of {eval_steps[0]:g}.",
+        also=((checked[0], "evaluates"), (best, "requires both at the same steps")),
+        remedy=f"Set save_steps to a multiple of {eval_steps[0]:g}.",
         severity=_best_model_severity(job, best, launch),
     )
 
@@ -554,8 +552,8 @@ _VERSION = re.compile(r"(?:lightning|pytorch-lightning)(?:==|>=|~=|>)(\d{1,9})\.
 def lightning_precision_not_for_strategy(job: Job) -> Iterator[Verdict]:
     """Lightning is given a precision that its strategy does not support.
 
-    What it checks: precision and strategy of one `Fabric(...)` or `Trainer(...)`: DeepSpeed and FSDP accept 32-true,
-    16-true, bf16-true, 16-mixed and bf16-mixed; model parallelism does not accept 16-mixed.
+    What it checks: The precision of a `Fabric(...)` or `Trainer(...)` fits its strategy: DeepSpeed and FSDP accept
+    32-true, 16-true, bf16-true, 16-mixed and bf16-mixed; model parallelism does not accept 16-mixed.
 
     Why it matters: Lightning fails at startup: "precision=... is not supported in DeepSpeed".
 
@@ -618,7 +616,7 @@ def _is_lightning_2_1(job: Job) -> bool:
 def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
     """Lightning's Trainer is given a DeepSpeed configuration with gradient_accumulation_steps.
 
-    What it checks: A DeepSpeed configuration that a script gives to `DeepSpeedStrategy(config=...)` beside a `Trainer`
+    What it checks: A DeepSpeed configuration that a script passes to `DeepSpeedStrategy(config=...)` for a `Trainer`
     has no gradient_accumulation_steps.
 
     Why it matters: The Trainer sets the key itself, from accumulate_grad_batches, and stops if it is already present:
@@ -626,7 +624,7 @@ def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
 
     Example: `Trainer(strategy=DeepSpeedStrategy(config="ds.json"))` with `"gradient_accumulation_steps": 4` in ds.json.
 
-    Fix: Remove the key and give `accumulate_grad_batches` to the Trainer.
+    Fix: Remove the key and pass `accumulate_grad_batches` to the Trainer.
 
     Known limits: Fabric accepts the key, so scripts with Fabric are not judged.
     """
@@ -652,7 +650,7 @@ def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
         f"{placed(steps[0])} is in the DeepSpeed configuration: Lightning's Trainer sets it itself and stops.",
         at=steps[0],
         also=((strategies[0], "the strategy"),),
-        remedy="Remove gradient_accumulation_steps and give accumulate_grad_batches to the Trainer.",
+        remedy="Remove gradient_accumulation_steps and pass accumulate_grad_batches to the Trainer.",
     )
 
 
@@ -660,22 +658,22 @@ def lightning_accumulation_in_deepspeed_file(job: Job) -> Iterator[Verdict]:
     "LIT009",
     "lightning-nodes-not-allocated",
     severity=Severity.ERROR,
-    otherwise="srun starts no Lightning Trainer for several nodes",
+    otherwise="srun does not start a Lightning Trainer for several nodes",
 )
 def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
     """A Lightning Trainer waits for several nodes, but the batch script does not request a number of nodes.
 
-    What it checks: Where srun starts a Trainer or Fabric with `num_nodes` above 1, the header of the batch script (or
-    srun) gives a number of nodes or of tasks.
+    What it checks: If srun starts a Trainer or Fabric with `num_nodes` above 1, the header of the batch script (or
+    srun) requests a number of nodes or tasks.
 
-    Why it matters: sbatch allocates one node where neither `--nodes` nor `--ntasks` is given, also with
+    Why it matters: sbatch allocates one node if neither `--nodes` nor `--ntasks` is given, even with
     `--ntasks-per-node`. The ranks of the first node wait for the others until the rendezvous times out.
 
     Example: `#SBATCH --ntasks-per-node=4` and `Trainer(devices=4, num_nodes=2)`.
 
     Fix: Add `#SBATCH --nodes=2`.
 
-    Known limits: A script that needs options on the command line of sbatch is reported as well.
+    Known limits: A script that needs options on sbatch's command line is also reported.
     """
     header = [claim for claim in job.about("batch_directive") if claim.source == "slurm"]
     for launch in job.launches:
@@ -693,8 +691,8 @@ def lightning_nodes_not_allocated(job: Job) -> Iterator[Verdict]:
         else:
             yield failed(
                 launch.id,
-                f"{quoted(node_claims[0])} makes Lightning wait for {counts[0]} nodes, but the batch script requests"
-                f" no number of nodes and gets one node.",
+                f"{quoted(node_claims[0])} makes Lightning wait for {counts[0]} nodes, but the batch script does not "
+                "request a number of nodes, and so gets one.",
                 at=node_claims[0],
                 also=((header[0], "the header"), (launch, "started here")),
                 remedy=f"Add `#SBATCH --nodes={counts[0]}`.",
@@ -710,7 +708,7 @@ _INTERACTIVE_JOB_NAMES = frozenset(("job-name", name) for name in ("bash", "inte
     "LIT011",
     "lightning-started-once-in-an-allocation",
     severity=Severity.ERROR,
-    otherwise="no batch script starts a Lightning Trainer by python alone",
+    otherwise="no batch script starts a Lightning Trainer with plain python",
 )
 def lightning_started_once_in_an_allocation(job: Job) -> Iterator[Verdict]:
     """A batch script starts a Lightning Trainer for several nodes or tasks with python, without srun.
@@ -718,15 +716,15 @@ def lightning_started_once_in_an_allocation(job: Job) -> Iterator[Verdict]:
     What it checks: If the header of a Slurm batch script requests several nodes or tasks, and the Trainer of a
     program has `num_nodes` or `devices` above 1, srun starts the program.
 
-    Why it matters: sbatch runs the script on the first node alone. Lightning sees Slurm's variables, assumes that srun
+    Why it matters: sbatch runs the script only on the first node. Lightning sees Slurm's variables, assumes that srun
     has started every rank, and waits for the others until the rendezvous times out.
 
     Example: `#SBATCH --nodes=4 --ntasks-per-node=8` and `python train.py` with `Trainer(devices=8, num_nodes=4)`.
 
     Fix: `srun python train.py`.
 
-    Known limits: Only sizes that are written in the program are known. On one node Lightning starts the ranks itself if
-    it ignores Slurm: with a job name of `bash` or `interactive`, without SLURM_NTASKS, or because of a plugin.
+    Known limits: Only sizes that are written in the program are known. On one node, Lightning starts the ranks itself
+    if it ignores Slurm: with a job name of `bash` or `interactive`, without SLURM_NTASKS, or because of a plugin.
     """
     header = [claim for claim in job.about("batch_directive") if claim.source == "slurm"]
     tasks = [claim for claim in job.setting("tasks") if claim.source == "slurm"]
@@ -759,7 +757,7 @@ def lightning_started_once_in_an_allocation(job: Job) -> Iterator[Verdict]:
                 f"{quoted(program)} starts one process on the first node, but {placed(waiting[0])} makes Lightning"
                 " wait for the ranks that srun would start.",
                 at=program,
-                also=((waiting[0], "waits for them"), (header[0], "the header")),
+                also=((waiting[0], "waits for the missing ranks"), (header[0], "the header")),
                 remedy="Start it with srun.",
                 waits_at="rendezvous",
             )

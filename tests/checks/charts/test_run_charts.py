@@ -60,7 +60,7 @@ def test_reachability_of_a_healthy_fleet() -> None:
     assert found.id == "links.reach" and found.rows == found.columns == ("node0", "node1", "node2", "node3")
     assert len(found.marks) == 12 and {(mark.state, mark.value, mark.why) for mark in found.marks} == {("ok", None, "")}
     assert found.note == (
-        "Of 12 directions between 4 nodes 12 were tried over TCP: 12 are open, 0 are not, 0 are unknown."
+        "Of 12 directions between 4 nodes, 12 were tried over TCP: 12 are open, 0 are not, 0 are unknown."
     )
 
 
@@ -104,7 +104,7 @@ def test_ports_with_one_failure_are_one_entry() -> None:
 def test_a_conflicting_address_is_unknown() -> None:
     seen = neighbourhood(answers={(0, 2): [hardware(2), STRANGER]}, status={(0, 2): "refused"})
     found = marks(matrices_of(seen)["links.reach"])["node0", "node2"]
-    assert (found.state, found.why) == ("unknown", "another machine responds to this address")
+    assert (found.state, found.why) == ("unknown", "a different machine responds at this address")
     assert {verdict.status for verdict in judge(port_unreachable, job(**JOB), fleet(), seen)} >= {Status.UNKNOWN}
 
 
@@ -150,7 +150,7 @@ def test_a_link_that_was_slow_once_or_on_a_busy_node_is_unknown() -> None:
     once = measured(
         lambda s, p, look: replace(GOOD, single_mbps=9.0, several_mbps=9.0) if s == "node3" else GOOD, looks=1
     )
-    assert marks(matrices_of(once)["links.bandwidth"])["node3", "node0"].why == "an outlier once, not measured again"
+    assert marks(matrices_of(once)["links.bandwidth"])["node3", "node0"].why == "an outlier that was not measured again"
     busy = measured(
         lambda s, p, look: replace(GOOD, single_mbps=9.0, several_mbps=9.0, busy=0.7) if s == "node3" else GOOD
     )
@@ -249,12 +249,12 @@ def test_a_phase_lasts_until_the_next_and_time_starts_with_the_first() -> None:
         (
             Span(0.0, 0.5, "starting Python"),
             Span(0.5, 2.0, "importing torch"),
-            Span(2.0, 2.25, "meeting the other ranks at the master's store"),
+            Span(2.0, 2.25, "joining the other ranks at the master's store"),
             Span(2.25, 4.0, "setting up the process group"),
         ),
     )
     assert found.lanes[1].spans[0] == Span(0.25, 1.0, "starting Python")
-    assert found.note == "Activities of 2 processes of the run, on one clock; 2 completed."
+    assert found.note == "Activities of 2 processes of the run on a common time axis; 2 completed."
 
 
 def test_the_last_phase_of_a_hanging_rank_lasts_until_its_end() -> None:
@@ -268,7 +268,7 @@ def test_the_last_phase_of_a_hanging_rank_lasts_until_its_end() -> None:
         [*phase_events(hanging, (10.5, rank_events.GROUP)), beat],
     )
     (lane,) = found.lanes
-    assert lane.spans[-1] == Span(0.5, 20.0, "summing tensors whose sums are known")
+    assert lane.spans[-1] == Span(0.5, 20.0, "summing tensors with known sums")
     assert found.note.startswith("Activities of 2 processes of the run") and "; 0 completed" in found.note
 
 
@@ -348,7 +348,7 @@ def bars(seen: Facts) -> Bars:
 def test_equal_ranks_have_no_odd_bar() -> None:
     found = bars(run_facts(usual_window))
     assert found.unit == "ms" and found.bars == tuple(Bar(f"rank {n}", f"node{n}", 1.04) for n in range(4))
-    assert found.note.startswith("Time that 4 ranks take for the same work")
+    assert found.note.startswith("Time that 4 ranks need for the same work")
 
 
 @pytest.mark.parametrize(
@@ -420,8 +420,9 @@ def test_servers_and_trainers_are_placed_by_address() -> None:
         Place("node3", (Piece("trainer 1", "trainer", None),)),
     )
     assert found.note == (
-        "Where 2 servers and 2 workers are, according to the addresses of the nodes; "
-        "bytes are what a server will hold, by the sizes in the files, with 2 optimizer values for each parameter."
+        "Where 2 servers and 2 workers are, according to the node addresses; "
+        "bytes are what a server will hold, according to the sizes in the files, with 2 optimizer values for each "
+        "parameter."
     )
 
 
@@ -432,7 +433,7 @@ def test_two_names_of_one_machine_are_one_node() -> None:
         ("node2", ["trainer 0"]),
         (NOWHERE, ["trainer 1"]),
     ]
-    assert found.places[0].pieces[0].why == "the files do not state the sizes of the parameters"
+    assert found.places[0].pieces[0].why == "the files do not give the parameter sizes"
     assert "address belongs to no node" in found.places[2].pieces[0].why
 
 
@@ -443,7 +444,7 @@ def test_on_one_machine_placement_follows_the_run() -> None:
         ("local1", ["worker 0"]),
         ("local2", ["worker 1"]),
     ]
-    assert "as the training run starts them" in found.note
+    assert "as started by the training run" in found.note
 
 
 def test_held_bytes_match_the_trainers_partition() -> None:
@@ -457,7 +458,7 @@ def test_without_sizes_the_run_gives_the_held_bytes() -> None:
     seen = recorded(server_server(0, table_bytes=64), server_server(1), server_worker(0), server_worker(1))
     (found,) = holdings(SERVER_JOB, fleet(4), seen)
     assert [(bar.group, bar.value) for bar in found.bars] == [("node0", 5064.0), ("node1", 5000.0)]
-    assert found.note == "What each server of the training run held of its small model, for each of 2 servers."
+    assert found.note == "What each server held in the training run with a small model, for 2 servers."
     (places,) = placement(SERVER_JOB, fleet(4), seen)
     assert places.places[0].pieces == (Piece("server 0", "server", 5064.0),)
     lost = recorded(server_server(0), Unavailable("crashed", "killed", "", -9), server_worker(0), server_worker(1))

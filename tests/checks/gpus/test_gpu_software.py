@@ -144,7 +144,7 @@ def test_parts_from_another_cudnn() -> None:
     found = one(
         judge(cudnn_mismatch, job(**JOB), fleet(1), facts(*node("node0", libraries=[CUDNN, part]))), Status.FAIL
     )
-    assert found.severity is Severity.WARNING and "its parts 9.1.0" in found.message
+    assert found.severity is Severity.WARNING and "but parts 9.1.0" in found.message
     other = replace(part, version="8.9.0")
     found = one(
         judge(cudnn_mismatch, job(**JOB), fleet(1), facts(*node("node0", libraries=[CUDNN, other]))), Status.FAIL

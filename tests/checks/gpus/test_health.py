@@ -287,7 +287,7 @@ def test_the_vendors_tool() -> None:
         judge(gpu_driver_slow, job(**JOB), fleet(2), facts(*both, tool("node0", 0.1, 0), tool("node1", 6.0, None))),
         Status.FAIL,
     )
-    assert hung.nodes == ("node1",) and "no answer within 6 s" in hung.message
+    assert hung.nodes == ("node1",) and "no response within 6 s" in hung.message
     broken = one(
         judge(gpu_driver_slow, job(**JOB), fleet(2), facts(*both, tool("node1", 0.1, 9, "NVIDIA-SMI has failed"))),
         Status.FAIL,
@@ -363,7 +363,7 @@ def fabric_facts(value: Fabric, **card: int) -> Facts:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        (Fabric(6, False, "failed", "550.90.07"), "550.90.07 is not the driver's"),
+        (Fabric(6, False, "failed", "550.90.07"), "550.90.07, but the driver's"),
         (Fabric(6, False, "", ""), "no running Fabric Manager"),
         (Fabric(6, None, "inactive", DRIVER), "no running Fabric Manager"),
     ],

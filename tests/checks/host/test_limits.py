@@ -219,7 +219,7 @@ def test_root_is_limited_only_by_control_groups() -> None:
 def test_the_tighter_limit_is_reported() -> None:
     group = Cgroups("v2", processes_limit=4096, processes_used=10, processes_limit_at="/sys/fs/cgroup/pod")
     seen = facts(process_node("node0", processes_soft=150, cgroup=group))
-    assert "the limit of processes is 150" in one(judge(processes_allowed, JOB, fleet(1), seen), Status.FAIL).message
+    assert "the process limit is 150" in one(judge(processes_allowed, JOB, fleet(1), seen), Status.FAIL).message
 
 
 def test_ample_limits_pass_and_missing_facts_are_unknown() -> None:

@@ -96,7 +96,7 @@ def fleet_of(**changes: Any) -> list[FactRecord]:
         (
             {"features": ["avx2", "sse2"]},
             Severity.INFO,
-            "features of the processors: node3: all except avx512f; 3 nodes have",
+            "processor features: node3: all except avx512f; 3 nodes have",
         ),
     ],
 )
@@ -154,7 +154,7 @@ THIRTEEN: dict[str, Any] = {"model_name": "llama-13b", "offload_optimizer_device
 def test_an_offloaded_optimizer_needs_the_memory_of_the_nodes_together() -> None:
     small = facts(*(machine_at(f"node{i}", memory=Memory(64 * GIB, 60 * GIB)) for i in range(2)))
     found = one(judge(host_memory_short, job(**THIRTEEN), fleet(2), small), Status.FAIL)
-    assert found.nodes == ("node0", "node1") and "takes 96.9 GiB" in found.message
+    assert found.nodes == ("node0", "node1") and "needs 96.9 GiB" in found.message
     large = facts(*(machine_at(f"node{i}", memory=Memory(128 * GIB, 120 * GIB)) for i in range(2)))
     assert statuses(judge(host_memory_short, job(**THIRTEEN), fleet(2), large)) == {"pass"}
 
@@ -277,7 +277,7 @@ def test_values_are_compared_by_their_kind(text: str, value: str, met: bool) -> 
         ("gpus", "expected NAME=VALUE"),
         ("gpu-s=8", "unknown property 'gpu-s'; did you mean 'gpus'?"),
         ("gpus=eight", "gpus is a number"),
-        ("os>=22.04", "os is a text and has no order"),
+        ("os>=22.04", "os is a text, which has no order"),
         ("driver=new", "driver is a version"),
         ("gpus=", "expected NAME=VALUE"),
     ],
@@ -329,7 +329,7 @@ def test_a_golden_node_whose_gpus_are_not_known_leaves_the_check_undecided() -> 
         *node_facts("node1"),
     ]
     verdict = one(judge(node_differs, nodes_job(golden="node0"), fleet(2), facts(*found)), Status.UNKNOWN)
-    assert verdict.required and "gpus of the golden node node0 is not known" in verdict.message
+    assert verdict.required and "gpus of the golden node node0 is unknown" in verdict.message
 
 
 def test_what_is_not_known_is_never_met() -> None:
@@ -405,7 +405,7 @@ def test_a_quota_is_reported_with_its_group_and_throttling() -> None:
 def test_a_mask_is_reported_as_a_mask() -> None:
     seen = facts(node("node0", usable_cpus=[0]))
     found = one(judge(too_few_cores, job(processes_per_node=2), fleet(1), seen), Status.FAIL)
-    assert "affinity mask holds 1 of 32 cores" in found.message
+    assert "affinity mask contains 1 of 32 cores" in found.message
 
 
 def test_gpus_and_loader_workers_need_cores_of_their_own() -> None:
@@ -440,7 +440,7 @@ def test_unknown_without_facts() -> None:
 def test_a_node_with_fewer_cores_is_named() -> None:
     seen = facts(*(node(f"node{i}") for i in range(3)), node("node3", usable_cpus=[7]))
     found = one(judge(cores_differ, job(), fleet(4), seen), Status.FAIL)
-    assert found.nodes == ("node3",) and "have 32: node3 has 1" in found.message and found.severity is None
+    assert found.nodes == ("node3",) and "the other nodes: node3 has 1" in found.message and found.severity is None
     two = facts(node("node0", cgroup=QUOTA), node("node1"))
     assert one(judge(cores_differ, job(), fleet(2), two), Status.FAIL).nodes == ("node0",)
 
@@ -523,7 +523,7 @@ def in_allocation(count: int) -> Fleet:
 def test_too_small_an_allocation_names_the_missing_ranks() -> None:
     found = one(judge(node_count_differs, job(nodes=4), in_allocation(2), facts()), Status.FAIL)
     assert found.severity is None
-    assert "Slurm job 71 holds only 2, node0, node1: node ranks 2 to 3 are missing" in found.message
+    assert "Slurm job 71 has only 2, node0, node1: node ranks 2 to 3 are missing" in found.message
     found = one(judge(node_count_differs, job(nodes=4), in_allocation(5), facts()), Status.FAIL)
     assert found.severity is Severity.WARNING
 
@@ -582,7 +582,7 @@ def test_the_offset_decides_the_severity() -> None:
 def test_a_dynamic_rendezvous_tolerates_fifteen_seconds() -> None:
     met = job(rendezvous_backend="c10d")
     found = one(judge(clock_spread, met, with_clocks(0.0, 0.0, 20.0), facts()), Status.FAIL)
-    assert found.severity is None and "declares a node that is 15 s behind dead" in found.message
+    assert found.severity is None and "considers a node that is 15 s behind dead" in found.message
     assert one(judge(clock_spread, met, with_clocks(0.0, 0.0, 10.0), facts()), Status.FAIL).severity is Severity.WARNING
     static = job(rendezvous_backend="static")
     verdicts = judge(clock_spread, static, with_clocks(0.0, 0.0, 20.0), facts())
@@ -644,7 +644,7 @@ def test_a_node_that_cannot_start_processes_is_an_error() -> None:
 def test_a_node_that_answers_hardly_anything_is_unknown() -> None:
     seen = facts(*answers("node0", TIMEOUT, TIMEOUT, TIMEOUT, None))
     found = one(judge(node_not_examined, job(), fleet(1), seen), Status.UNKNOWN)
-    assert found.required and found.nodes == ("node0",) and "3 of 4 requests were not answered" in found.message
+    assert found.required and found.nodes == ("node0",) and "3 of 4 requests got no result" in found.message
 
 
 def test_a_few_missing_answers_leave_the_node_examined() -> None:

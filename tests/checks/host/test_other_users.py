@@ -173,7 +173,7 @@ def changed(**changes: Any) -> Liveness:
 def test_a_hanging_mount_is_named_with_its_server() -> None:
     seen = facts(liveness_at("node0", HOME), liveness_at("node1", changed(took_s=2.5, problem="timeout")))
     found = one(judge(network_mount_hangs, job(), fleet(2), seen), Status.FAIL)
-    assert found.nodes == ("node1",) and "/home (nfs4 of nas:/home) does not answer" in found.message
+    assert found.nodes == ("node1",) and "/home (nfs4 of nas:/home) does not respond" in found.message
     stale = facts(liveness_at("node0", changed(problem="Stale file handle")))
     assert "fails: Stale" in one(judge(network_mount_hangs, job(), fleet(1), stale), Status.FAIL).message
 

@@ -202,7 +202,7 @@ def test_several_losses_are_an_error_and_one_is_a_warning() -> None:
     found = {item.nodes: item for item in verdicts if item.status is Status.FAIL}
     assert set(found) == {("node1",), ("node2",)}
     assert found[("node1",)].severity is None and found[("node2",)].severity is Severity.WARNING
-    assert "lost or found its carrier 6 times" in found[("node1",)].message
+    assert "lost or regained its carrier 6 times" in found[("node1",)].message
     assert one(verdicts, Status.PASS).subject == "carriers of 1 nodes"
 
 
@@ -281,7 +281,7 @@ def test_a_different_return_path_names_node_and_addresses() -> None:
     seen = return_network(node2={"source": "10.78.0.2", "seen_as": "10.78.0.2"})
     found = one(judge(return_path_differs, RETURN_JOB, fleet(3), seen), Status.FAIL)
     assert found.nodes == ("node2",)
-    assert "come from 10.78.0.2 (eth1), while the others connect to it at 10.77.0.2 (eth0)" in found.message
+    assert "from 10.78.0.2 (eth1), but the other nodes connect to it at 10.77.0.2 (eth0)" in found.message
 
 
 def test_translated_addresses_are_reported() -> None:

@@ -177,18 +177,18 @@ SOME = {("node1", "node3"), ("node3", "node0"), ("node3", "node2")}
 @pytest.mark.parametrize(
     ("count", "result", "is_bad", "nodes", "words"),
     [
-        (4, "filtered", lambda s, p, _: p == "node3", "node3", "node3 cannot be reached by any node, filtered"),
-        (8, "filtered", lambda s, p, _: p in ("node3", "node5"), "node3 node5", "node3, node5 cannot be reached"),
-        (4, "refused", lambda s, p, _: s == "node3", "node3", "node3 reaches no other node, 29500, refused"),
+        (4, "filtered", lambda s, p, _: p == "node3", "node3", "no other node can reach node3, filtered"),
+        (8, "filtered", lambda s, p, _: p in ("node3", "node5"), "node3 node5", "no other node can reach node3, node5"),
+        (4, "refused", lambda s, p, _: s == "node3", "node3", "node3 cannot reach any other node, 29500, refused"),
         (4, "filtered", lambda s, p, _: "node2" in (s, p), "node2", "reaches no other node and cannot be reached"),
-        (4, "filtered", lambda s, p, label: label == MASTER, "node0", "node0 cannot be reached by any node, 29500"),
+        (4, "filtered", lambda s, p, label: label == MASTER, "node0", "no other node can reach node0, 29500"),
         (
             *(4, "filtered", lambda s, p, label: label == MASTER and s == "node3"),
             *("node3 node0", "node3 cannot reach node0"),
         ),
         (4, "filtered", lambda s, p, _: (s, p) == ("node3", "node2"), "node3 node2", "node3 cannot reach node2"),
         (2, "filtered", lambda *_: True, "node0 node1", "cannot reach each other"),
-        (4, "filtered", lambda *_: True, " ".join(NAMES), "no node reaches any other"),
+        (4, "filtered", lambda *_: True, " ".join(NAMES), "no node can reach any other"),
         (4, "filtered", lambda s, p, _: (s, p) in SOME, "node3", "node1 to node3, node3 to node0"),
         (4, "stranger", lambda s, p, label: label == MASTER, "node0", "another program"),
     ],
@@ -347,7 +347,7 @@ def test_nodes_on_one_machine_are_dialled_on_loopback() -> None:
 def test_the_remedy_for_a_dropped_path_names_both_ends() -> None:
     seen = network(lambda a, b, label: "filtered" if (a, b) == ("node2", "node1") else OK)
     remedy = one(judge(port_unreachable, job(**JOB), fleet(4), seen), Status.FAIL).remedy
-    assert remedy.startswith("Allow TCP from node2 to node1 on ports the kernel picks (ephemeral): look at")
+    assert remedy.startswith("Allow TCP from node2 to node1 on ports that the kernel chooses (ephemeral): check")
     assert "on node2 and node1" in remedy
 
 
@@ -378,7 +378,7 @@ def test_a_closed_part_of_the_ephemeral_range_is_named() -> None:
         peers = tuple(item.peer for item in targets)
         records.append(fact(dial, source, Dialled(closed), params={"targets": []}, peers=peers))
     found = one(judge(port_unreachable, job(**JOB), fleet(), facts(*records)), Status.FAIL)
-    assert found.nodes == ("node3",) and "on 59000, while 40000" in found.message
+    assert found.nodes == ("node3",) and "on 59000, but 40000" in found.message
 
 
 def test_large_fleets_dial_the_ephemeral_range_of_a_few_peers() -> None:

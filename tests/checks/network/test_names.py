@@ -363,4 +363,4 @@ def test_gloo_takes_the_first_address_that_the_node_has() -> None:
     second = Lookup("node0", ["10.5.0.9", "10.0.0.1"], own=True, bound="10.0.0.1")
     seen = facts(fact(resolve, "node0", second), fact(resolve, "node1", stale))
     found = one(judge(hostname_loopback, job(backend="gloo"), fleet(2), seen), Status.FAIL)
-    assert found.nodes == ("node1",) and "10.5.0.1, not an address of this node" in found.message
+    assert found.nodes == ("node1",) and "10.5.0.1, which is not an address of this node" in found.message

@@ -129,7 +129,7 @@ def test_no_default_port_is_needed_if_nodes_share_a_machine() -> None:
 def test_a_port_held_by_another_run_of_preflight_blames_nobody() -> None:
     held = state("node0", 29500, "in-use", holders=(Holder("0.0.0.0:29500", True, 4711, OTHER_RUN, 1000),))
     found = one(judge(port_in_use, job(**JOB), fleet(), facts(held)), Status.UNKNOWN)
-    assert found.required and found.nodes == ("node0",) and "another run of preflight holds" in found.message
+    assert found.required and found.nodes == ("node0",) and "another run of preflight uses" in found.message
 
 
 # Proxies that capture traffic to peers, and the kernel's network limits.

@@ -414,7 +414,7 @@ def test_a_hanging_journal_is_abandoned(monkeypatch: pytest.MonkeyPatch, tmp_pat
     monkeypatch.setattr(kernel_log, "KMSG", str(tmp_path / "absent"))
     with pytest.raises(ProbeUnavailable) as nothing:
         kernel_log.kernel_log({})
-    assert "did not end within" in nothing.value.reason
+    assert "did not finish within" in nothing.value.reason
 
 
 def test_switches_and_their_manager(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -765,4 +765,4 @@ def test_a_hanging_home_directory_does_not_hide_the_environment(monkeypatch: pyt
     finally:
         ended.set()
     assert seen.variables["NCCL_ALGO"] == "Ring" and seen.user == ""
-    assert seen.nccl_files[0].path == "/home/dead" and "no answer" in seen.nccl_files[0].problem
+    assert seen.nccl_files[0].path == "/home/dead" and "no response" in seen.nccl_files[0].problem

@@ -440,7 +440,7 @@ def test_a_missing_peer_gives_no_measurement() -> None:
 
 
 def test_a_peer_that_disconnects_gives_no_measurement() -> None:
-    with stranger(greeted(lambda stream: None)) as port, pytest.raises(ProbeUnavailable, match="broke off"):
+    with stranger(greeted(lambda stream: None)) as port, pytest.raises(ProbeUnavailable, match="was lost"):
         measure({"peer": "b", "host": "127.0.0.1", "listening": {"b": fake(port)}})
 
 

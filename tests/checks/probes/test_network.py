@@ -615,7 +615,7 @@ def test_a_hanging_tool_is_found_and_late(path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(environment, "VERSION_WITHIN_S", 0.2)
     program(path, "mpirun", "#!/bin/sh\nexec sleep 20\n")
     (tool,) = tools({"names": ["mpirun"]}).tools
-    assert tool.path and "did not end" in tool.problem
+    assert tool.path and "did not finish" in tool.problem
 
 
 def test_a_tool_beside_the_interpreter_counts_if_requested(

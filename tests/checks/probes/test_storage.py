@@ -162,7 +162,7 @@ def test_large_trees_are_cut_off_with_a_reason(tmp_path: Path, monkeypatch: pyte
     for index in range(5):
         (tmp_path / f"m{index}.py").write_text("")
     seen = copies({"files": [["m0.py", ["m0.py"]]]})
-    assert "more code" in seen.cut and seen.code_hash == ""
+    assert "of code" in seen.cut and seen.code_hash == ""
 
 
 # Folders that a job writes to, quotas and targets, from this machine and from recorded outputs.

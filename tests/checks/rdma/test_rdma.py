@@ -419,7 +419,7 @@ def verdicts(*records: FactRecord, **named: Any) -> list[Verdict]:
 
 def test_a_filter_of_one_socket_is_named_with_the_idle_cards() -> None:
     found = one(verdicts(*numa_node("node0"), env_NCCL_IB_HCA="mlx5_0,mlx5_1"), Status.FAIL)
-    assert "NCCL_IB_HCA=mlx5_0,mlx5_1 leaves 4 GPUs of node0 on memory node 1" in found.message
+    assert "with NCCL_IB_HCA=mlx5_0,mlx5_1, 4 GPUs of node0 on memory node 1" in found.message
     assert "mlx5_2, mlx5_3 are active there" in found.message and found.nodes == ("node0",)
     assert found.locations and "Add mlx5_2, mlx5_3 to NCCL_IB_HCA" in found.remedy
 
@@ -511,7 +511,7 @@ def test_the_slower_port_is_the_measure() -> None:
     ("record", "reason"),
     [
         (speeds("node0", "node1", None, None, problem="the peer: `ib_write_bw` was not found"), "was not found"),
-        (speeds("node0", "node1", 390.0, left_out=3), "no time was left for 3 pairs of ports"),
+        (speeds("node0", "node1", 390.0, left_out=3), "no time left for 3 pairs of ports"),
         (
             fact(rdma_speed, "node0", Unavailable("missing", "`ib_write_bw` was not found"), peers=("node1",)),
             "`ib_write_bw` was not found",

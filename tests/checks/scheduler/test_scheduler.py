@@ -70,21 +70,21 @@ def test_not_applicable_without_slurm(check: Check) -> None:
     ("check", "options", "says"),
     [
         (partition_unavailable, ("--partition=gpus",), "has no partition gpus"),
-        (partition_unavailable, ("--partition=cpu",), "cpu is DOWN, and starts no jobs"),
-        (beyond_partition_limits, ("--nodes=5",), "requests 5 nodes, and partition gpu allows at most 4 (MaxNodes)"),
+        (partition_unavailable, ("--partition=cpu",), "cpu is DOWN, so it starts no jobs"),
+        (beyond_partition_limits, ("--nodes=5",), "requests 5 nodes, but partition gpu allows at most 4 (MaxNodes)"),
         (beyond_partition_limits, ("--partition=cpu", "--nodes=101"), "at most 100 (TotalNodes)"),
         (
             beyond_partition_limits,
             ("--time=3-00:00:00",),
-            "requests 3-00:00:00, and partition gpu allows at most 2-00:00:00",
+            "requests 3-00:00:00, but partition gpu allows at most 2-00:00:00",
         ),
         (account_not_allowed, ("--qos=high",), "partition gpu does not allow the quality of service high"),
         (
             too_few_fitting_nodes,
             ("--nodes=2", "--gres=gpu:a100:9"),
-            "2 nodes with 9 GPUs at once, and its partition has 0",
+            "2 nodes with 9 GPUs at the same time, but its partition has only 0",
         ),
-        (too_few_fitting_nodes, ("--nodes=2", "--constraint=h100"), "2 nodes with h100 at once"),
+        (too_few_fitting_nodes, ("--nodes=2", "--constraint=h100"), "2 nodes with h100 at the same time"),
         (too_few_fitting_nodes, ("--nodes=1", "--mem=1T"), "1024 GiB of memory"),
         (too_few_fitting_nodes, ("--nodes=1", "--ntasks-per-node=8", "--cpus-per-task=16"), "128 cores"),
     ],
@@ -120,7 +120,7 @@ def test_nodes_that_are_drained_are_named_with_the_reason() -> None:
     broken = (*NODES[:3], replace(NODES[3], closed="drained: bad cable"))
     found = one(judge(too_few_fitting_nodes, FITS, slurm(*broken), facts()), Status.FAIL)
     assert found.severity is Severity.WARNING and found.nodes == ("g3",)
-    assert "only 3 of these are in service, and g3 is not: g3 is drained: bad cable" in found.message
+    assert "only 3 are in service, and g3 is not: g3 is drained: bad cable" in found.message
     named = replace(slurm(*broken), origin=Origin("hosts", "--hosts g[0-3]", named=("g0", "g3")))
     found = one(judge(node_out_of_service, FITS, named, facts()), Status.FAIL)
     assert found.nodes == ("g3",) and "does not allocate it" in found.message and found.severity is None
@@ -134,7 +134,7 @@ def test_a_drained_node_of_a_running_allocation_is_a_warning() -> None:
 
 def test_slurms_refusal_is_quoted() -> None:
     found = one(judge(scheduler_refuses, FITS, slurm(refusal="Invalid account"), facts()), Status.FAIL)
-    assert 'would not accept the job: "Invalid account"' in found.message
+    assert 'would reject the job: "Invalid account"' in found.message
     assert statuses(judge(scheduler_refuses, FITS, slurm(unknown=("it is silent",)), facts())) == {"unknown"}
 
 
@@ -281,21 +281,24 @@ def test_a_gang_larger_than_the_pool_is_an_error_with_the_capacity() -> None:
     found = one(judge(gang_does_not_fit, manifest(), room_cluster(*FOUR[:3], others), Facts()), Status.FAIL)
     assert found.severity is None
     assert "4 pods request 8 GPUs, 4 cores, 32 GiB each" in found.message
-    assert "the nodes with pool=gpu (3) have room for 3 of them" in found.message
+    assert "room for only 3" in found.message
     assert found.locations[0].path == "job.yaml" and "gpu-0: 1" in found.evidence[0].observed
 
 
 def test_a_pod_larger_than_every_node_names_the_largest() -> None:
     found = one(judge(gang_does_not_fit, manifest(2, 16), room_cluster(*FOUR), Facts()), Status.FAIL)
     assert found.severity is None
-    assert "room for 0 of them; the largest has 8 GPUs, 64 cores, 512 GiB (gpu-0)" in found.message
+    assert "room for only 0; the largest has 8 GPUs, 64 cores, 512 GiB (gpu-0)" in found.message
 
 
 @pytest.mark.parametrize(
     ("nodes", "words"),
     [
         ((*FOUR[:3], node("gpu-9", closed="it is cordoned")), "not counted: gpu-9 (it is cordoned)"),
-        (tuple(replace(each, labels={"pool": "gpu", "karpenter.sh/nodepool": "p"}) for each in FOUR[:3]), "room for 3"),
+        (
+            tuple(replace(each, labels={"pool": "gpu", "karpenter.sh/nodepool": "p"}) for each in FOUR[:3]),
+            "room for only 3",
+        ),
         ((node("cpu-1", 0, labels={"pool": "cpu"}),), "no node of the cluster has these labels"),
     ],
     ids=["cordoned", "growing", "from zero"],

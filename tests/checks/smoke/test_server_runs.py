@@ -134,7 +134,7 @@ def test_an_impossible_plan_has_a_reason() -> None:
     assert requests(untold, fleet(2)) == []
     for check in ALL:
         verdict = one(list(check.judge(untold, fleet(2), Facts())), Status.UNKNOWN)
-        assert "nothing states how many servers" in verdict.message and not verdict.required
+        assert "the number of servers is not given" in verdict.message and not verdict.required
 
 
 def server(index: int, **changes: Any) -> ServerReport:
@@ -345,14 +345,17 @@ def test_pushes_differ_from_steps(pushes: int, word: str) -> None:
     verdict = finding(updates_lost_doubled_or_stale, facts)
     assert verdict.nodes == ("node1", "node3")
     assert (
-        f"server 1 on node1 applied {pushes} pushes of worker 1 on node3; 40 were expected: {word}" in verdict.message
+        f"server 1 on node1 applied {pushes} pushes of worker 1 on node3, but 40 were expected: {word}"
+        in verdict.message
     )
 
 
 def test_reads_past_the_bound_and_violations_of_the_protocol() -> None:
     late = server(0, mode="ssp", staleness={"0": 5, "4": 2}, staleness_bound=3)
     verdict = finding(updates_lost_doubled_or_stale, recorded(late, server(1), worker(0), worker(1)))
-    assert "allowed 2 reads up to 4 steps ahead of the slowest worker; mode ssp permits at most 3" in verdict.message
+    assert (
+        "allowed 2 reads up to 4 steps ahead of the slowest worker, but mode ssp permits at most 3" in verdict.message
+    )
     broken = server(0, violations=["push 7 of worker 1 came twice"])
     assert "came twice" in finding(updates_lost_doubled_or_stale, recorded(broken, server(1), *HEALTHY[2:])).message
     free = server(0, staleness={"9": 5})
@@ -608,7 +611,7 @@ def test_free_ports_are_used_if_the_files_name_none() -> None:
 @pytest.mark.parametrize("known", [{}, {"ps_servers": 2}, {"ps_workers": 2}])
 def test_unknown_numbers_have_a_reason(known: dict[str, int]) -> None:
     found = processes(job(ps_mode=True, **known), fleet(2), Facts())
-    assert isinstance(found, str) and "nothing states how many" in found
+    assert isinstance(found, str) and "the number of" in found
 
 
 # A run with a backup worker: it replaced a worker, was not needed, or was not possible.
@@ -672,7 +675,7 @@ def test_a_replaced_worker_is_information() -> None:
     found = one(recovery_judged(facts), Status.FAIL)
     assert worker_replaced.meta.severity is Severity.INFO and found.nodes == ("node2",)
     assert found.message == (
-        "worker 1 on node2 was killed by SIGKILL at step 7 of training; spare 0 on node3 took its place 0.8 s after "
+        "worker 1 on node2 was killed by SIGKILL at step 7 of training; spare 0 on node3 replaced it 0.8 s after "
         "its last event, and the run completed"
     )
     for check in (server_or_worker_did_not_finish, wrong_server_result, updates_lost_doubled_or_stale):
@@ -724,7 +727,7 @@ def test_an_injected_fault_is_expected_if_the_backup_took_over() -> None:
     )
     facts = recovery_recorded(KILLED, IN_PLACE, TAKEN, nodes=nodes)
     (found,) = injected_fault_not_named.judge(RECOVERY_JOB, nodes, facts)
-    assert found.status is Status.PASS and "spare 0 on node3 took its place 0.7 s later" in str(found.subject)
+    assert found.status is Status.PASS and "spare 0 on node3 replaced it 0.7 s later" in str(found.subject)
     assert one(recovery_judged(facts, nodes), Status.FAIL).message.startswith(
         "as expected of the injected fault kill:worker1@7"
     )

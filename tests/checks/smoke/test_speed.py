@@ -89,7 +89,7 @@ def test_the_slowest_rank_counts() -> None:
 def test_an_all_reduce_far_below_the_slowest_link_is_a_finding() -> None:
     verdict = verdict_on(*run_records(sweep(0.6), sweep(0.6)), link(9400.0))
     assert verdict.status is Status.FAIL and verdict.nodes == ("node0", "node1")
-    assert "moves 224 Mbit/s" in verdict.message and "carried 9.4 Gbit/s" in verdict.message
+    assert "moves only 224 Mbit/s" in verdict.message and "carried 9.4 Gbit/s" in verdict.message
     assert "expected at least 2.35 Gbit/s" in verdict.message
     assert collectives_slow.meta.severity is Severity.WARNING
 
@@ -104,7 +104,7 @@ def test_more_ranks_than_cores_and_busy_hosts_are_inconclusive() -> None:
     assert verdict.status is Status.UNKNOWN and not verdict.required
     assert "host busy: 4 ranks on 2 cores of node0" in verdict.message and "all_reduce" in verdict.message
     verdict = verdict_on(*run_records(sweep(0.6, waited=0.5), sweep(0.6, waited=0.6)), link(9400.0))
-    assert verdict.status is Status.UNKNOWN and "half of the ranks waited 55%" in verdict.message
+    assert verdict.status is Status.UNKNOWN and "half of the ranks waited for a processor 55%" in verdict.message
 
 
 def test_a_quota_leaves_fewer_cores_than_the_mask() -> None:
@@ -119,7 +119,7 @@ def test_without_links_the_numbers_are_not_judged() -> None:
         verdict_on(*run_records(sweep(0.6), sweep(0.6))),
         verdict_on(*run_records(sweep(0.6), sweep(0.6), nodes=("local0", "local1")), nodes=local_fleet(2)),
     ):
-        assert verdict.status is Status.PASS and verdict.subject.startswith("bus bandwidth, not judged")
+        assert verdict.status is Status.PASS and verdict.subject.startswith("bus bandwidth, for information")
 
 
 def test_a_group_too_large_for_the_message_is_not_judged() -> None:
@@ -127,7 +127,7 @@ def test_a_group_too_large_for_the_message_is_not_judged() -> None:
     names = tuple(f"node{number}" for number in range(count))
     several = [sweep(0.6, count) for _ in range(count)]
     verdict = verdict_on(*run_records(*several, nodes=names), link(9400.0), nodes=fleet(count))
-    assert verdict.status is Status.PASS and "not judged" in verdict.subject
+    assert verdict.status is Status.PASS and "for information" in verdict.subject
 
 
 def test_skipped_collectives_are_listed() -> None:
@@ -208,7 +208,7 @@ def in_node(gbps: float, **more: Any) -> list[Verdict]:
 def test_a_healthy_node_passes_and_a_slow_one_is_a_finding() -> None:
     assert "moves 300 GB/s over NVSwitch, peak 450 GB/s" in one(in_node(300.0), Status.PASS).subject
     found = one(in_node(12.0), Status.FAIL)
-    assert "moves 12 GB/s over NVSwitch, and node0 GPU 0 (0000:00:00.0) (18 links) can carry 450 GB/s" in found.message
+    assert "moves 12 GB/s over NVSwitch, but node0 GPU 0 (0000:00:00.0) (18 links) can carry 450 GB/s" in found.message
     assert "expected at least 112 GB/s (25%)" in found.message
     assert collectives_below_fabric.meta.severity is Severity.WARNING
 
@@ -222,7 +222,7 @@ def test_all_nodes_alike_far_below_their_ports_are_found() -> None:
     ports = [hcas("node0"), hcas("node1")]
     slow = verdicts(fabric_run_records(9.0, nodes=2, local=8, nccl=OVER_IB), *ports, nodes=2)
     found = one(slow, Status.FAIL)
-    assert "moves 9 GB/s over 8 RDMA ports of 400 Gbit/s, and node0 can carry 400 GB/s" in found.message
+    assert "moves 9 GB/s over 8 RDMA ports of 400 Gbit/s, but node0 can carry 400 GB/s" in found.message
     assert found.nodes == ("node0", "node1") and "NET/IB" in found.evidence[0].observed
     good = verdicts(fabric_run_records(300.0, nodes=2, local=8, nccl=OVER_IB), *ports, nodes=2)
     assert statuses(good) == {"pass"}
@@ -250,7 +250,7 @@ def test_sockets_are_measured_by_the_speed_of_their_card() -> None:
     records = fabric_run_records(0.1, nodes=2, local=1, nccl=OVER_SOCKETS)
     cards = [card("node0", 25000), card("node1", 25000)]
     found = one(verdicts(records, *cards, nodes=2), Status.FAIL)
-    assert "moves 0.1 GB/s over sockets on eth0, and node0 can carry 3.125 GB/s" in found.message
+    assert "moves 0.1 GB/s over sockets on eth0, but node0 can carry 3.125 GB/s" in found.message
     fast = fabric_run_records(2.0, nodes=2, local=1, nccl=OVER_SOCKETS)
     assert statuses(verdicts(fast, *cards, nodes=2)) == {"pass"}
     # No socket of NCCL fills a card of 400 Gbit/s.
@@ -347,7 +347,7 @@ def test_a_real_healthy_card_passes_every_floor_with_a_margin(number: int, card:
 def test_a_real_card_in_use_is_unknown_and_the_reason_is_given(number: int, card: str) -> None:
     report = recorded("busy", number, card)
     found = one(gpu_verdicts(gpu_slow, report), Status.UNKNOWN)
-    assert "the GPU was in use by 1 other process (99 % busy" in found.message
+    assert "the GPU was also used by 1 other process (99 % busy" in found.message
     assert "TFLOP/s in products in fp32" in found.message
     assert one(gpu_verdicts(gpu_copies_slow, report), Status.PASS)
     assert one(gpu_verdicts(gpu_wrong, report), Status.PASS)
@@ -375,7 +375,7 @@ def test_a_capped_card_is_named_with_its_figures_and_the_cap() -> None:
     assert found.nodes == ("node1",) and found.severity in (None, Severity.WARNING)
     assert "node1 GPU 0 (0000:00:06.0), NVIDIA H200, reaches 344.1 TFLOP/s in products in bf16" in found.message
     assert "expected at least 494.5 (50% of the published 989)" in found.message
-    assert "it ran at 1100 of 1980 MHz, its power is limited to 350 W of 700 W" in found.message
+    assert "it ran at 1100 of 1980 MHz because its power is limited to 350 W of 700 W" in found.message
     assert "nvidia-smi -pl 700" in found.remedy and "nvidia.com" in found.evidence[0].expected
 
 
@@ -399,7 +399,7 @@ def test_the_cause_is_what_nvml_reported(state: dict[str, Any], cause: str) -> N
 
 def test_slow_memory_is_a_finding_of_its_own_figure() -> None:
     found = one(gpu_verdicts(gpu_slow, slower(healthy(), 0.3, "memory")), Status.FAIL)
-    assert "1269 GB/s in copies in its memory, expected at least 2880" in found.message
+    assert "1269 GB/s in copies within its memory, expected at least 2880" in found.message
 
 
 def test_all_equally_slow_cards_are_one_finding() -> None:
@@ -439,7 +439,7 @@ def test_ranks_that_share_a_card_are_not_blamed() -> None:
 
 def test_a_downgraded_link_is_named_with_its_lanes() -> None:
     found = one(gpu_verdicts(gpu_copies_slow, slower(healthy(), 0.12, "host_to_device", pcie_width=2)), Status.FAIL)
-    assert "PCIe generation 5 with 2 lanes, of generation 5 with 16 lanes" in found.message
+    assert "PCIe generation 5 with 2 lanes, but the card and slot support generation 5 with 16 lanes" in found.message
     assert "6.656 GB/s in copies from the host, expected at least 31.5" in found.message
 
 
@@ -451,7 +451,7 @@ def test_a_slot_that_supports_less_lowers_the_floor() -> None:
 def test_without_nvml_a_low_copy_is_unknown_and_a_high_one_passes() -> None:
     blind = {"pcie_generation": None, "pcie_generation_max": None, "pcie_width": None, "pcie_width_max": None}
     found = one(gpu_verdicts(gpu_copies_slow, slower(healthy(), 0.4, "host_to_device", **blind)), Status.UNKNOWN)
-    assert "NVML does not show what card and slot support" in found.message
+    assert "NVML does not show what the card and slot support" in found.message
     assert statuses(gpu_verdicts(gpu_copies_slow, slower(healthy(), 1.0, **blind))) == {"pass"}
 
 
@@ -481,8 +481,9 @@ def test_one_wrong_bit_names_the_card_and_the_repetition() -> None:
     assert statuses(found) == {"pass", "fail"}
     (fault,) = (item for item in found if item.status is Status.FAIL)
     assert fault.nodes == ("node1",) and gpu_wrong.meta.severity is Severity.ERROR
-    assert "in repetition 7 of 40 of a product in bf16, element (17, 4000) is 1296.0, expected exactly 1288.0" in (
-        fault.message
+    assert (
+        "in repetition 7 of 40 of a matrix product in bf16, element (17, 4000) is 1296.0, expected exactly 1288.0"
+        in (fault.message)
     )
     assert "1 of 16777216 elements are wrong" in fault.message
 
@@ -586,7 +587,7 @@ def usual_window(rank: int, index: int, *, times: float = 1.0, waited: float = 0
 
 def test_equal_ranks_pass() -> None:
     found = one(judge(straggler, job(**JOB), fleet(), run_facts(usual_window)), Status.PASS)
-    assert found.subject.startswith("pace of 4 ranks")
+    assert found.subject.startswith("speed of 4 ranks")
 
 
 def test_a_rank_that_is_slow_twice_is_named_with_its_node() -> None:
@@ -613,7 +614,7 @@ def test_a_quota_is_named_as_the_reason() -> None:
         lambda r, i: usual_window(r, i, times=5.0, waited=0.8, held=0.78) if r == 3 else usual_window(r, i)
     )
     found = one(judge(straggler, job(**JOB), fleet(), seen), Status.FAIL)
-    assert "quota held it back for 78% of the time" in found.message
+    assert "quota throttled it for 78% of the time" in found.message
 
 
 def test_one_crowded_node_is_named_but_not_if_all_are() -> None:
@@ -688,11 +689,11 @@ def test_unequal_batches_are_distinguished_from_slow_machines() -> None:
     alike = one(
         judge(straggler, with_batches(), fleet(), facts(*unequal, *run_facts(usual_window).records)), Status.PASS
     )
-    assert "the machines are alike, but the job's own work is not" in alike.subject
-    assert "train_batch_size in the nodes' own copies of ds.json is node2: 8; 3 nodes have 4 (BAT030)" in alike.subject
+    assert "the machines are equally fast, but the job's own work" in alike.subject
+    assert "train_batch_size in the nodes' copies of ds.json is node2: 8; 3 nodes have 4 (BAT030)" in alike.subject
     slow = run_facts(lambda r, i: usual_window(r, i, times=3.1 if r == 1 else 1.0)).records
     found = one(judge(straggler, with_batches(), fleet(), facts(*unequal, *slow)), Status.FAIL)
-    assert found.nodes == ("node1",) and "not what makes the job's own work unequal" in found.message
+    assert found.nodes == ("node1",) and "The job's own work is uneven for another reason" in found.message
 
 
 def test_unequal_data_is_distinguished_from_slow_machines() -> None:

@@ -95,8 +95,8 @@ def test_everything_found_passes_and_a_silent_node_is_unknown() -> None:
         ({"installing_line": ("deepspeed",)}, "installs packages"),
         ({"prelude": "module load deepspeed"}, "were not run"),
         ({"container": "image"}, "container"),
-        ({"env_PYTHONPATH": Unresolved("$PYTHONPATH is not known")}, "only known when the job runs"),
-        ({"env_PYTHONPATH": "/opt/lib"}, "--trust-job uses it"),
+        ({"env_PYTHONPATH": Unresolved("$PYTHONPATH is not known")}, "is known only at run time"),
+        ({"env_PYTHONPATH": "/opt/lib"}, "--trust-job to apply it"),
     ],
 )
 def test_what_may_provide_it_makes_it_unknown(more: dict[str, object], word: str) -> None:

@@ -101,8 +101,8 @@ def test_only_the_write_trial_needs_consent() -> None:
     ("changes", "words"),
     [
         ({"read_only": True}, "mounted read-only"),
-        ({"writable": False}, "may not write into /scratch/run"),
-        ({"writable": False, "exists": False, "nearest": "/scratch"}, "may not make it in /scratch"),
+        ({"writable": False}, "may not write to /scratch/run"),
+        ({"writable": False, "exists": False, "nearest": "/scratch"}, "may not create the folder in /scratch"),
         ({"free_bytes": 0}, "/scratch is full"),
         ({"inodes_free": 0}, "no free inodes"),
         ({"problem": "dangling", "detail": "/scratch/run links to /nowhere, which is not there"}, "links to /nowhere"),
@@ -164,7 +164,7 @@ def test_the_size_of_a_checkpoint_follows_from_the_model() -> None:
 def test_too_little_space_for_first_and_kept_checkpoints() -> None:
     little = facts(folder_at("node0", free_bytes=80 * GIB))
     found = one(judge(checkpoint_does_not_fit, job(**SEVEN), fleet(1), little), Status.FAIL)
-    assert found.severity is None and "has 80.0 GiB free" in found.message and "at least 91.3 GiB" in found.message
+    assert found.severity is None and "has only 80.0 GiB free" in found.message and "at least 91.3 GiB" in found.message
     some = facts(folder_at("node0", free_bytes=200 * GIB))
     found = one(judge(checkpoint_does_not_fit, job(**SEVEN, checkpoints_kept=4), fleet(1), some), Status.FAIL)
     assert found.severity is Severity.WARNING and "the 5 checkpoints" in found.message
@@ -275,7 +275,7 @@ def test_a_relative_name_may_be_on_a_hub() -> None:
 def test_a_dangling_link_and_a_denied_path_are_distinguished() -> None:
     seen = facts(folder("node0"), absent("node1", "dangling"), absent("node2", "denied"))
     messages = [v.message for v in judge(data_path_missing, job(**JOB), fleet(3), seen) if v.status is Status.FAIL]
-    assert any("dangling link" in m for m in messages) and any("may not be read" in m for m in messages)
+    assert any("dangling symbolic link" in m for m in messages) and any("may not be read" in m for m in messages)
 
 
 def test_a_different_kind_is_an_error_and_file_system_a_warning() -> None:
@@ -434,7 +434,7 @@ def test_the_checkpoint_is_requested_in_every_job_context() -> None:
 def test_optimizer_states_of_another_number_of_ranks_are_an_error() -> None:
     found = one(judge(resume_topology, job(**RESUMED, world_size=128), fleet(1), facts(zero(32))), Status.FAIL)
     assert found.severity is None
-    assert "written by 32 data-parallel ranks, and the job has 128" in found.message
+    assert "written by 32 data-parallel ranks, but the job has 128" in found.message
     assert "global_step10" in found.message and "ds_to_universal" in found.remedy
 
 
@@ -457,7 +457,7 @@ def test_megatrons_folders_must_match_the_jobs_sizes() -> None:
     assert statuses(judge(resume_topology, fits, fleet(1), written)) == {"pass"}
     wider = job(**RESUMED, tensor_parallel_size=8, pipeline_parallel_size=2, world_size=16)
     assert (
-        "4 tensor-parallel ranks, and the job has 8"
+        "4 tensor-parallel ranks, but the job has 8"
         in one(judge(resume_topology, wider, fleet(1), written), Status.FAIL).message
     )
     flat = job(**RESUMED, tensor_parallel_size=4, world_size=16)
@@ -469,7 +469,7 @@ def test_a_distributed_checkpoint_with_its_index_passes() -> None:
     assert statuses(judge(resume_topology, job(**RESUMED, world_size=16), fleet(1), whole)) == {"pass"}
     cut = facts(checkpoint_at("node0", distributed=[0, 1, 2, 3]))
     found = one(judge(resume_topology, job(**RESUMED, world_size=4), fleet(1), cut), Status.FAIL)
-    assert ".metadata is missing" in found.message
+    assert "which is written last, is missing" in found.message
 
 
 def test_missing_or_empty_pieces_precede_sizes() -> None:
@@ -478,7 +478,7 @@ def test_missing_or_empty_pieces_precede_sizes() -> None:
     assert "optimizer states of ranks 2 are missing" in found.message
     hollow = facts(zero(4, hollow=["zero_pp_rank_1_mp_rank_00_optim_states.pt"]))
     found = one(judge(resume_topology, job(**RESUMED, world_size=4), fleet(1), hollow), Status.FAIL)
-    assert "pieces are empty" in found.message
+    assert "files are empty" in found.message
 
 
 def test_nodes_may_hold_only_their_own_pieces() -> None:
@@ -695,7 +695,7 @@ def test_uneven_files_of_nodes() -> None:
         shard_path_at("node1", yours, path="/d", kind="directory"),
     )
     found = one(judge(too_few_data_files, job(data_path="/d", world_size=2), fleet(2), seen), Status.FAIL)
-    assert found.nodes == ("node0",) and "4 MiB on node0 and 8 MiB on node1" in found.message
+    assert found.nodes == ("node0",) and "4 MiB on node0, but 8 MiB on node1" in found.message
     assert statuses(judge(too_few_data_files, job(data_path="/d", world_size=2), local_fleet(2), seen)) == {"pass"}
 
 

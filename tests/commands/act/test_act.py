@@ -121,7 +121,7 @@ def test_never_more_than_the_share() -> None:
     two, three = report_of(on("node1", "node2")), report_of(on("node1", "node2", "node3"))
     assert drained(two) == ["node1", "node2"]
     found = decide(three, FREE, at_most=0.1)
-    assert found.of("drain") == () and "of 20 nodes allows 2" in found.refused
+    assert found.of("drain") == () and "of 20 nodes is 2" in found.refused
     # Those of earlier nights count, and so do nodes that this run did not look at.
     ours = Standing(True, False, "preflight: GPU001 of an earlier night")
     assert drained(two, node9=ours) == [] and drained(two, elsewhere=ours) == []
@@ -130,7 +130,7 @@ def test_never_more_than_the_share() -> None:
     # Nodes that the scheduler does not know make no room.
     few = {name: Standing(True) for name in NAMES[:10]}
     found = decide(two, few, at_most=0.1)
-    assert found.of("drain") == () and "of 10 nodes allows 1" in found.refused
+    assert found.of("drain") == () and "of 10 nodes is 1" in found.refused
 
 
 def test_only_what_preflight_drained_is_resumed_and_only_when_it_is_over() -> None:

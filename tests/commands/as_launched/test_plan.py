@@ -221,7 +221,7 @@ def test_arguments_stay_if_removing_them_would_change_other_text(tmp_path: Path)
         ),
         (
             'NAME=train.py\nCMD="torchrun --log-dir $NAME $NAME"\nsrun $CMD --lr 1\npython count.py $CMD\n',
-            "job.sh:2: launch 1 cannot be replaced by itself: job.sh:4: the words of this command",
+            "job.sh:2: launch 1 cannot be replaced alone: job.sh:4: the words of this command",
         ),
         ('srun bash "$DIR/go.sh" --x\n', r"\$DIR/go.sh is an unknown file; name that file instead"),
         ("mpirun -np 4 ./all_reduce_perf -b 8\n", r"its launches are 1 \(mpirun, line 1\); --launch N"),
@@ -272,7 +272,7 @@ def test_a_program_that_spawns_its_ranks_is_replaced(tmp_path: Path, count: str,
 
 def test_an_unknown_number_of_spawned_ranks_is_refused(tmp_path: Path) -> None:
     made, jobs = planned(tmp_path, "python train.py\n", SPAWN.format("read_count()"))
-    with pytest.raises(Refusal, match="how many is not known"):
+    with pytest.raises(Refusal, match="their number is unknown"):
         spawned_by(jobs, made.replaced[0])
 
 

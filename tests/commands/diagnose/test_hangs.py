@@ -212,7 +212,7 @@ def test_ranks_that_wait_for_each_other_are_not_told_apart() -> None:
     reached = {0: {"1": (5, 4), "2": (8, 8)}, 1: {"1": (4, 4), "2": (9, 8)}}
     found = hang_of({"1": [0, 1, 2], "2": [0, 1, 2]}, calls, reached)
     assert found is not None and (found.kind, found.ranks) == ("other", (0, 1))
-    assert found.text.startswith("ranks 0-1 wait for each other, and the dumps do not show which one went wrong: ")
+    assert found.text.startswith("ranks 0-1 wait for each other, and the dumps do not show which rank is at fault: ")
 
 
 def test_a_group_whose_calls_the_dump_no_longer_holds_accuses_nobody() -> None:
@@ -273,7 +273,7 @@ def test_the_text_shows_each_rank(capfd: pytest.CaptureFixture[str]) -> None:
     assert main.run(["diagnose", str(DUMPS / "order")]) == 1
     said = " ".join(capfd.readouterr().out.split())
     assert "rank 1 is out of step: collective-order-differs" in said
-    assert "collective 4 of group default_pg is all_reduce on rank 1 and broadcast on the others" in said
+    assert "collective 4 of group default_pg is all_reduce on rank 1, but broadcast on the others" in said
     assert "CAUSE NAMED" in said
 
 

@@ -167,7 +167,7 @@ def test_a_silent_node_is_worse_and_its_faults_are_not_fixed(
     assert run_command(recording, changed(recording, tmp_path / "new.json", silent)) == 1
     said = capfd.readouterr().out
     assert "new     error NOD001" in said
-    assert "node node2: could be checked before and cannot now: no answer within 8 s" in said
+    assert "node node2: could be checked before, but not now: no answer within 8 s" in said
     assert "not checked now: node2" in said and "fixed" not in said.replace(" 0 fixed", "")
 
 
@@ -388,9 +388,9 @@ def test_a_finding_that_is_no_longer_suppressed_is_worse() -> None:
 def test_a_rule_that_did_not_run_fixed_nothing() -> None:
     bad = lint_report(rule_returning(at()))
     for other, words in (
-        (lint_report(rule_returning(at()), ignore=("TST",)), "did not check it"),
-        (lint_report(rule_returning(passed("x"), id="TST002"), select=("TST002",)), "did not check it"),
-        (lint_report(rule_returning(unknown("run.sh", "$N is open"))), "could not decide it: $N is open"),
+        (lint_report(rule_returning(at()), ignore=("TST",)), "did not check this"),
+        (lint_report(rule_returning(passed("x"), id="TST002"), select=("TST002",)), "did not check this"),
+        (lint_report(rule_returning(unknown("run.sh", "$N is open"))), "could not decide this: $N is open"),
         (replace(lint_report(rule_returning(passed("run.sh"))), inputs=()), "did not read run.sh"),
     ):
         (gone,) = diff(bad, other).gone
@@ -411,12 +411,12 @@ def test_a_removed_or_silent_node_is_not_fixed() -> None:
     for other, words in (
         (checked(rule_with(passed("x")), silent=("a",)), "could not check a: it did not answer"),
         (checked(rule_with(passed("x")), nodes=("b", "c")), "does not have node a"),
-        (checked(rule_with(unknown("GPUs of a", "timeout"), passed("b"))), "could not decide it: timeout"),
+        (checked(rule_with(unknown("GPUs of a", "timeout"), passed("b"))), "could not decide this: timeout"),
         (
             judged(make_recording(findings_job(), verb="check", nodes=reached("a"), skipped=[("node", "no")]), (), []),
             "did not check",
         ),
-        (judged(make_recording(findings_job())), "did not check it"),
+        (judged(make_recording(findings_job())), "did not check this"),
     ):
         (gone,) = diff(bad, other).gone
         assert words in gone.unknown_because

@@ -192,7 +192,7 @@ def test_slurm_is_usable_if_its_controller_answers(tmp_path: Path) -> None:
     look = examined(SlurmExecutor(), PATH=str(tmp_path), SLURM_JOB_ID="71")
     assert look.capability is Capability.YES
     assert look.observed.startswith(
-        "slurm 23.11.4, whose controller answers; chosen by default: SLURM_JOB_ID=71 is set"
+        "slurm 23.11.4, whose controller responds; chosen by default: SLURM_JOB_ID=71 is set"
     )
     program(tmp_path, "scontrol", 'echo "Slurmctld(primary) at head is DOWN"')
     look = examined(SlurmExecutor(), PATH=str(tmp_path))
@@ -227,9 +227,9 @@ def test_keys_are_counted_and_named_and_never_read(tmp_path: Path) -> None:
         return anyio.run(local_items.keys, {"PATH": f"{tmp_path}:/bin", **environment}, tmp_path)
 
     found = look(SSH_AUTH_SOCK="/run/agent")
-    assert (found.capability, found.observed) == (Capability.YES, "key files: id_ed25519; an agent holds 1")
+    assert (found.capability, found.observed) == (Capability.YES, "key files: id_ed25519; an agent has 1")
     program(tmp_path, "ssh-add", "exit 2")
-    assert look(SSH_AUTH_SOCK="/gone").observed.endswith("no agent answers at SSH_AUTH_SOCK")
+    assert look(SSH_AUTH_SOCK="/gone").observed.endswith("no agent responds at SSH_AUTH_SOCK")
     (tmp_path / ".ssh" / "id_ed25519.pub").unlink()
     assert (look().capability, "ssh-keygen" in look().remedy) == (Capability.PARTLY, True)
 
@@ -289,7 +289,7 @@ def test_limits_of_the_terminal_are_named() -> None:
 
     assert local_items.terminal(io.StringIO(), {}).capability is Capability.YES
     look = local_items.terminal(Terminal(), {"TERM": "dumb"})
-    assert look.capability is Capability.PARTLY and look.lost == "colours and characters beyond that encoding"
+    assert look.capability is Capability.PARTLY and look.lost == "colours and characters outside that encoding"
 
 
 def test_limits_are_reported_as_a_number_of_nodes() -> None:
@@ -375,7 +375,7 @@ def test_gpus_are_those_of_the_probe() -> None:
     sick = doctor.gpu_item({"value": {**value, "gpus": [card, {**card, "index": 1, "problem": "lost"}]}})
     assert sick.capability is Capability.PARTLY and sick.lost == "GPU 1"
     gone = doctor.gpu_item({"value": {**value, "gpus": [], "detail": "driver not loaded"}})
-    assert gone.capability is Capability.NO and gone.observed == "2 device files, and driver not loaded"
+    assert gone.capability is Capability.NO and gone.observed == "2 device files, but driver not loaded"
     assert doctor.gpu_item({"kind": "crashed", "reason": "signal 11"}).observed == "signal 11"
     assert doctor.gpu_item({"problem": "no answer within 20 s", "late": True}).capability is Capability.UNKNOWN
     (real,) = anyio.run(doctor.gpus, Surroundings({"PATH": "/usr/bin:/bin"}, (), 30.0))

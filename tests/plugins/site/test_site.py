@@ -143,8 +143,8 @@ def test_a_claim_in_one_branch_is_unknown() -> None:
         ("", "1:1: it has neither a [[rule]] nor a [[check]]"),
         (HEAD + "quantity = 'node'\nequals = 1\n", "7:12: unknown quantity 'node'; did you mean nodes?"),
         (HEAD + "quantity = 'nodes'\natmost = 1\n", "8:1: unknown key `atmost`; did you mean `at-most`?"),
-        (HEAD + "quantity = 'nodes'\nat-most = 'many'\n", "8:11: `rule.0.at-most` is expected to be a number"),
-        (HEAD + "quantity = 'nodes'\none-of = 3\n", "8:10: `rule.0.one-of` is expected to be a list, not 3"),
+        (HEAD + "quantity = 'nodes'\nat-most = 'many'\n", "8:11: `rule.0.at-most` must be a number"),
+        (HEAD + "quantity = 'nodes'\none-of = 3\n", "8:10: `rule.0.one-of` must be a list, not 3"),
         (
             HEAD + "quantity = 'nodes'\none-of = [[1]]\n",
             "8:11: `rule.0.one-of.0`: expected a string, a number, true or false",
@@ -155,7 +155,10 @@ def test_a_claim_in_one_branch_is_unknown() -> None:
         (HEAD + "quantity = 'nodes'\n", "1:1: it has no test; add one of equals, "),
         (HEAD + "equals = 1\n", "1:1: expected exactly one of quantity, env and launch, not none"),
         (HEAD + "env = 'A'\nquantity = 'nodes'\nequals = 1\n", "not quantity and env"),
-        (HEAD + "launch = 'luncher'\nequals = 1\n", "`rule.0.launch` is one of launcher, program, wrappers, arguments"),
+        (
+            HEAD + "launch = 'luncher'\nequals = 1\n",
+            "`rule.0.launch` must be one of launcher, program, wrappers, arguments",
+        ),
         (HEAD + "env = 'A'\nequals = 1\nwhen = [{ env = 'B' }]\n", "9:9: it has no test"),
         (
             HEAD + "env = 'A'\nequals = 1\nwhen = [{ evn = 'B' }]\n",
@@ -164,9 +167,9 @@ def test_a_claim_in_one_branch_is_unknown() -> None:
         (HEAD.replace("ACM001", "RDV001") + "env = 'A'\nequals = 1\n", "2:6: RDV001 is already used"),
         (HEAD.replace("ACM001", "acm1") + "env = 'A'\nequals = 1\n", "2:6: 'acm1' is not an id"),
         (HEAD.replace("site-fault", "Site Fault") + "env = 'A'\nequals = 1\n", "3:8: 'Site Fault' is not a name"),
-        (HEAD.replace("message", "severity"), "`rule.0.severity` is one of error, warning, info"),
+        (HEAD.replace("message", "severity"), "`rule.0.severity` must be one of error, warning, info"),
         (HEAD.partition("evidence")[0] + "env = 'A'\nequals = 1\n", "1:1: `evidence` is missing in [[rule]]"),
-        ("rule = 3\n", "1:8: `rule` is expected to be a list, not 3"),
+        ("rule = 3\n", "1:8: `rule` must be a list, not 3"),
         ("[[rule]\n", "site.toml:1:7:"),
     ],
 )
@@ -213,7 +216,7 @@ def test_only_a_configuration_named_by_the_user_may_name_site_rules(
 ) -> None:
     (tree / "preflight.toml").write_text('site-rules = ["site.toml"]\nselect = ["ACM001"]\n')
     assert main.run(["lint"]) == 2
-    assert "preflight.toml:1:14: only a configuration given with --config" in capfd.readouterr().err
+    assert "preflight.toml:1:14: only a configuration passed with --config" in capfd.readouterr().err
     assert main.run(["lint", "--config", "preflight.toml"]) == 1
     assert "error[ACM001]" in capfd.readouterr().out
 
@@ -355,7 +358,7 @@ def test_checks_of_one_command_with_different_deadlines_are_separate() -> None:
             '8:11: `command` runs without a shell; write each word as its own string: ["df"',
         ),
         (CHECK_HEAD.replace('["tool", "-a b"]', "[]"), "8:11: `command` is empty"),
-        (CHECK_HEAD.replace('["tool", "-a b"]', '"df"'), "`check.0.command` is expected to be a list"),
+        (CHECK_HEAD.replace('["tool", "-a b"]', '"df"'), "`check.0.command` must be a list"),
         (CHECK_HEAD + "deadline = 0\n", "9:12: `deadline` must be more than 0"),
         (CHECK_HEAD + "exit = [0, 300]\n", "9:12: 300 is not an exit code"),
         (CHECK_HEAD + "warning-exit = [0]\n", "the exit code 0 has two meanings"),
@@ -379,7 +382,7 @@ def test_a_tree_cannot_define_commands(tmp_path: Path, capfd: pytest.CaptureFixt
     (tmp_path / "preflight.toml").write_text('site-rules = ["site.toml"]\n')
     (tmp_path / "run.sh").write_text("torchrun train.py\n")
     assert main.run(["check", str(tmp_path / "run.sh"), "--on", "local", "--until", "node"]) == 2
-    assert "only a configuration given with --config may name site rules" in capfd.readouterr().err
+    assert "only a configuration passed with --config may name site rules" in capfd.readouterr().err
 
 
 def test_the_example_runs_and_is_judged_again(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -407,7 +410,7 @@ def test_it_is_explained(tmp_path: Path) -> None:
     file = tmp_path / "site.toml"
     file.write_text(CHECK_HEAD + "value = [{ json = 'a.b', at-least = 3 }]\n")
     said = explanation("ACM201", [file])
-    assert "`tool '-a b'` on every node" in said and "a.b in the JSON it prints is at least 3" in said
+    assert "`tool '-a b'` on every node" in said and "a.b in its JSON output is at least 3" in said
     assert "cost on a node: runs `tool '-a b'`, for at most 5 s" in said
 
 

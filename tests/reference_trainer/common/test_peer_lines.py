@@ -5,7 +5,9 @@ from __future__ import annotations
 import socket
 import threading
 
-from reference_trainer.common.arrays import JsonLines
+import pytest
+
+from reference_trainer.common.arrays import MAX_BYTES, JsonLines
 from reference_trainer.common.watchdog import PeerLines
 from tests.waiting import until
 
@@ -71,3 +73,15 @@ def test_a_rank_that_never_reports_is_not_waited_for_without_end() -> None:
     assert until(lambda: 1 in ranks.of[0]._reports)
     assert sorted(ranks.of[0].finish({}, 0.2)) == [1]
     assert ranks.of[2].await_verdict(0.2) is None
+
+
+def test_an_overlong_line_is_told_from_a_closed_connection() -> None:
+    ends = socket.socketpair()
+    line = JsonLines(ends[1])
+    ends[1].setblocking(False)
+    with pytest.raises(ConnectionError, match=f"a line exceeds {4 * MAX_BYTES} bytes"):
+        for _ in range(8):
+            ends[0].sendall(b"x" * MAX_BYTES)
+            line.ready()
+    ends[0].close()
+    ends[1].close()

@@ -111,7 +111,7 @@ def test_the_avoided_cost_has_the_source_of_each_number() -> None:
 
 def test_a_go_has_no_first_steps() -> None:
     page = page_of(judged(make_recording(job()), [make_rule(lambda _: [passed("run.sh")])]))
-    assert (page.verdict.kind, page.verdict.sentence) == ("go", "Nothing found that would stop this job.")
+    assert (page.verdict.kind, page.verdict.sentence) == ("go", "Nothing was found that would stop this job.")
     assert page.steps == ()
 
 
@@ -122,7 +122,7 @@ def test_a_missing_answer_is_the_first_step() -> None:
     assert page.verdict.kind == "incomplete"
     assert page.verdict.counts == "nothing found; 1 required check could not be decided; 0 of 1 node fit"
     assert [(step.title, step.text, step.target) for step in page.steps] == [
-        ("Make it possible to decide torch-missing (node1)", "no torch in /usr/bin/python3", "not-looked-at")
+        ("Make torch-missing (node1) decidable", "no torch in /usr/bin/python3", "not-looked-at")
     ]
     assert page.unchecked[0].open
 
@@ -153,7 +153,7 @@ def test_a_bug_an_injected_fault_and_an_interruption_are_at_the_top() -> None:
         report, run=replace(report.run, smoke_options=SmokeOptions(injected_fault=InjectedFault("kill", "rank", 1)))
     )
     assert page_of(faulty).verdict.word == "Fault injected: No-go"
-    assert "not a verdict about the nodes" in page_of(faulty).verdict.warnings[0]
+    assert "not a verdict on the nodes" in page_of(faulty).verdict.warnings[0]
     assert "interrupted" in page_of(replace(report, exit_code=130)).verdict.warnings[0]
     nothing = judged(make_recording())
     assert page_of(nothing).verdict.word == "Not judged"
@@ -738,7 +738,7 @@ def test_many_bars_list_odd_ones_and_extremes() -> None:
     listed = [bar.label for bar in view.bars]
     assert {"rank 0", "rank 500", "rank 899", "rank 900"} <= set(listed)
     assert len(listed) == 14
-    assert view.bars_note.endswith("887 others are between: 1.01 to 1.89 s.")
+    assert view.bars_note.endswith("887 are in between: 1.01 to 1.89 s.")
     assert view.bars[-1].value.text == "not known" and view.bars[-1].long == "0"
     assert view.profile.count("h1") == 901
 

@@ -100,7 +100,7 @@ def test_a_file_gets_the_first_notes_of_a_thousand_silent_nodes() -> None:
             progress(Step("open", number, 1000, note=f"n{number}: no route to host", nodes=1000))
     lines = stream.getvalue().splitlines()
     assert len(lines) < 15 and "preflight:   n9: no route to host" in lines
-    assert lines[-1] == "preflight:   more notes follow; the report has all of them"
+    assert lines[-1] == "preflight:   there are more notes; the report contains all of them"
 
 
 def test_a_log_gets_periodic_progress() -> None:
@@ -121,7 +121,7 @@ def test_a_log_gets_the_phases_of_ranks() -> None:
         progress(Step("smoke", party="rank 1", node="b"))
     assert stream.getvalue().splitlines()[-2:] == [
         "preflight:   rank 1 on b: starting",
-        "preflight:   rank 0 on a: meeting the other ranks at the master's store",
+        "preflight:   rank 0 on a: joining the other ranks at the master's store",
     ]
 
 
@@ -231,7 +231,7 @@ def test_the_smoke_run_shows_phases_with_their_ranks() -> None:
     steps += [Step("smoke", party=f"rank {n}", node=f"node{n}", phase="imported" if n else "started") for n in range(4)]
     assert view(*steps)[1:] == [
         "    rank 0 on node0: importing torch",
-        "    ranks 1-3 on node[1-3]: meeting the other ranks at the master's store",
+        "    ranks 1-3 on node[1-3]: joining the other ranks at the master's store",
     ]
 
 

@@ -285,7 +285,7 @@ def test_silent_nodes_and_skipped_stages_are_named_at_the_top() -> None:
     )
     head = rendered(judged(recording)).splitlines()[:2]
     assert head == [
-        "2 of 3 nodes answered over ssh: a[1-2]; silent: b7",
+        "2 of 3 nodes responded over ssh: a[1-2]; silent: b7",
         "stages: open 1.0 s, node 1.0 s, smoke skipped (b7 cannot be reached)",
     ]
 
@@ -309,7 +309,7 @@ def test_suppressed_findings_and_idle_comments_are_mentioned() -> None:
     assert "note: run.sh:8 suppresses TST001, which found nothing\n" in page
     assert "note: run.sh:10 suppresses RDV01, which is not a rule or check; the nearest: RDV" in page
     assert "run.sh:12" not in page, "whose rule was not asked in this run"
-    assert "note: run.sh:11 suppresses nothing because it names no rule" in page
+    assert "note: run.sh:11 suppresses nothing, because it names no rule" in page
 
 
 def test_a_few_of_many_suppressed_findings_are_listed() -> None:
@@ -336,7 +336,7 @@ def test_files_without_a_launch_are_not_a_silent_go() -> None:
 
 def test_a_guessed_job_is_marked_beside_its_findings() -> None:
     guessed = job(probable=True)
-    assert "combined into one job by a guess" in rendered(
+    assert "assumed to be one job" in rendered(
         report_of_rule(failed("x", "wrong", at=span(), remedy="-"), subject=guessed)
     )
     assert "by guess" not in rendered(report_of_rule(passed("x"), subject=guessed))
@@ -449,7 +449,7 @@ def test_verbose_lists_everything() -> None:
         (judged(make_recording(job(), interrupted=130)), "INCOMPLETE  nothing found; 1 file in 1 job; interrupted"),
         (
             crashed(RuntimeError("x"), verb="lint", created="", version=""),
-            "INCOMPLETE  a bug in preflight ended the run; standard error has the details",
+            "INCOMPLETE  a bug in preflight ended the run; see standard error for details",
         ),
         (
             report_of_rule(
@@ -549,7 +549,7 @@ def test_nodes_of_one_check_are_listed_together() -> None:
     )
     record = make_recording(job(), verb="check", nodes=reached(*(f"node{n}" for n in range(1, 31))), stages=("node",))
     lines = summary_rendered(judged(record, [], [check]))
-    assert lines[0] == "30 of 30 nodes answered over ssh: node[1-30]"
+    assert lines[0] == "30 of 30 nodes responded over ssh: node[1-30]"
     assert any(line.endswith("×30  on node[1-30]") for line in lines)
 
 

@@ -145,8 +145,8 @@ def test_what_could_not_be_read_is_said_and_is_no_pass(tmp_path: Path) -> None:
     found = judged(good(), tmp_path, Read(_QUEUE, problem="localqueues is forbidden"))
     assert found.allowed and found.result == "undecided"
     assert found.warnings == (
-        "preflight could not read LocalQueue gpus in namespace team-a, so dependent rules were skipped: "
-        "localqueues is forbidden",
+        "preflight could not read LocalQueue gpus in namespace team-a, so rules that depend on it were "
+        "skipped: localqueues is forbidden",
     )
 
 
@@ -217,7 +217,7 @@ def test_messages_hold_no_control_characters_and_fit_into_headers(tmp_path: Path
 
 def test_an_object_that_could_not_be_judged_is_treated_as_the_policy_says() -> None:
     opened, closed = not_judged(Policy(), "no time"), not_judged(Policy(on_failure="refuse"), "no time")
-    assert opened.allowed and opened.warnings == ("preflight could not judge this object: no time",)
+    assert opened.allowed and opened.warnings == ("preflight could not check this object: no time",)
     assert not closed.allowed and "fail closed" in closed.message
     assert opened.result == closed.result == "not-judged"
 
@@ -261,12 +261,12 @@ def test_a_request_is_read() -> None:
         (
             pytorch_job(ownerReferences=_OWNED),
             {"userInfo": {"username": "system:serviceaccount:kube-system:job-controller"}},
-            "made by a controller",
+            "created by a controller",
         ),
         (
             pytorch_job(ownerReferences=_OWNED),
             {"userInfo": {"username": "system:kube-controller-manager"}},
-            "made by a controller",
+            "created by a controller",
         ),
     ],
 )

@@ -123,7 +123,7 @@ def test_the_check_is_said_to_be_served() -> None:
 @pytest.mark.parametrize(("on_failure", "expected"), [("allow", "Ready"), ("refuse", "Retry")], ids=["open", "closed"])
 def test_a_job_that_cannot_be_read_is_never_rejected(on_failure: str, expected: str) -> None:
     kind, message = state(run(Stub(None), Policy(on_failure=on_failure)))
-    assert kind == expected and "could not judge" in message
+    assert kind == expected and "could not check" in message
 
 
 def _no_quota(stub: Stub) -> None:

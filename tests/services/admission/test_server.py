@@ -140,7 +140,7 @@ def test_a_process_that_is_killed_leaves_the_answer_to_the_policy_and_the_next_o
         process.kill()
     asking.join(30)
     assert started and answers[0]["allowed"] is False
-    assert "could not judge this object: its process ended" in answers[0]["status"]["message"]
+    assert "could not check this object: its process ended" in answers[0]["status"]["message"]
     assert "GPU001" in served.admit(review(broken()))["status"]["message"]
 
 

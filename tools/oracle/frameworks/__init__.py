@@ -19,5 +19,5 @@ def find(name: str) -> Framework:
         return described(name)
     found = importlib.import_module(f"{__name__}.{name}").FRAMEWORK
     if not isinstance(found, Framework):
-        raise TypeError(f"{name} holds no framework")
+        raise TypeError(f"{name} contains no framework")
     return found

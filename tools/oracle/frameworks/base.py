@@ -31,9 +31,9 @@ SEEDS = Path(__file__).parents[1] / "seeds"
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A valid configuration. `form` is its file format; `settings` are its keys and values, in sections."""
+    """A valid configuration. `config_format` is its file format; `settings` are its keys and values, in sections."""
 
-    form: str
+    config_format: str
     settings: dict[str, Any]
 
 
@@ -55,7 +55,7 @@ def seeds(name: str) -> tuple[Seed, ...]:
     """Return the valid configurations in `tools/oracle/seeds/NAME.yaml`.
 
     A row has its own settings, and those of the row that it names in `from`, except the keys in `without`. The keys of
-    sections may be joined by dots. A row without `form` is only a base for other rows.
+    sections may be joined by dots. A row without `config_format` is only a base for other rows.
     """
     result: dict[str, dict[str, Any]] = {}
     found: list[Seed] = []
@@ -66,13 +66,13 @@ def seeds(name: str) -> tuple[Seed, ...]:
         for key, value in row["settings"].items() if "settings" in row else ():
             apply(settings, Change(key, "value", value))
         result[row.get("name", "")] = settings
-        if "form" in row:
-            found.append(Seed(row["form"], settings))
+        if "config_format" in row:
+            found.append(Seed(row["config_format"], settings))
     return tuple(found)
 
 
 def space(name: str) -> dict[str, dict[str, tuple[Any, ...]]]:
-    """Return the values to try by form and key (joined by dots), from `tools/oracle/seeds/NAME.yaml`."""
+    """Return the values to try by format and key (joined by dots), from `tools/oracle/seeds/NAME.yaml`."""
     forms = _document(name)["space"]
     return {form: {key: tuple(values) for key, values in flat(keys)} for form, keys in forms.items()}
 
@@ -89,7 +89,7 @@ class Framework:
         environment: an environment of the project that already holds the release, relative to its root; empty if none.
         needs_torch: whether the environment sees the torch of the tests.
         validator: the program in `tools/oracle/validators` for the framework.
-        space: for each form, values to try by key.
+        space: for each format, values to try by key.
         render: writes the files and the launch line of a configuration.
         keep: keys that are not changed.
         numbers: replacements for the numbers of a valid configuration.
@@ -119,14 +119,14 @@ class Framework:
         for seed in self.seeds:
             drawn = mutants(
                 seed.settings,
-                {key: values for key, values in self.space[seed.form].items() if self._fits(seed, key)},
+                {key: values for key, values in self.space[seed.config_format].items() if self._fits(seed, key)},
                 number=each,
                 random_seed=draw.randrange(2**32),
                 keep=self.keep,
                 numbers=self.numbers,
             )
             for settings, changes in ((seed.settings, ()), *drawn):
-                case = located(replace(self.render(seed.form, settings), changes=changes))
+                case = located(replace(self.render(seed.config_format, settings), changes=changes))
                 if case.id not in seen:
                     seen.add(case.id)
                     yield case
@@ -138,10 +138,10 @@ class Framework:
 
     def with_changes(self, case: Case, changes: tuple[Change, ...]) -> Iterator[Case]:
         for seed in self.seeds:
-            if seed.form != case.form:
+            if seed.config_format != case.config_format:
                 continue
-            if self.render(case.form, _changed(seed.settings, case.changes)).id == case.id:
-                yield replace(self.render(case.form, _changed(seed.settings, changes)), changes=changes)
+            if self.render(case.config_format, _changed(seed.settings, case.changes)).id == case.id:
+                yield replace(self.render(case.config_format, _changed(seed.settings, changes)), changes=changes)
                 return
 
 

@@ -15,7 +15,7 @@ from accelerate.utils import launch as launch_utils
 from verdict_lines import Refusal, main
 
 
-def ask(case):
+def validate(case):
     """Raise what the launcher raises, or Accelerator in a rank that it starts."""
     words = shlex.split(case["files"]["run.sh"].split("\n", 2)[2].replace("\\\n", " "))
     # As `accelerate launch` does: the parser looks at the words of the process itself.
@@ -86,4 +86,4 @@ def on_gpu_node():
 
 
 if __name__ == "__main__":
-    main(ask, on_gpu_node, same_here=True)
+    main(validate, on_gpu_node, same_here=True)

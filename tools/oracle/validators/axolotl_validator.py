@@ -25,7 +25,7 @@ EIGHT, ONE = (
 ON_NODE = []
 
 
-def ask(case):
+def validate(case):
     """Raise what the schema raises.
 
     On a node with recent GPUs: the errors for any number of GPUs; here: also the errors for eight.
@@ -63,4 +63,4 @@ def on_gpu_node():
 
 
 if __name__ == "__main__":
-    main(ask, on_gpu_node)
+    main(validate, on_gpu_node)

@@ -9,7 +9,7 @@ from verdict_lines import main
 GPUS = 8
 
 
-def ask(case):
+def validate(case):
     """Raise what DeepSpeedConfig raises."""
     deepspeed_config.DeepSpeedConfig("ds_config.json")
 
@@ -23,4 +23,4 @@ def on_gpu_node():
 
 
 if __name__ == "__main__":
-    main(ask, on_gpu_node, same_here=True)
+    main(validate, on_gpu_node, same_here=True)

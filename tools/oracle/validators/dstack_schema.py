@@ -12,7 +12,7 @@ PARSED = (
     *("resources.cpu", "resources.gpu", "resources.disk", "resources.memory", "resources.shm_size"),
     *("max_duration", "stop_duration", "idle_duration", "python", "retry.duration"),
 )
-#: Sections whose keys are names of the user's, or that have another form as well.
+#: Sections whose keys the user chooses, or that may also be written in another form.
 OPEN = ("env", "tags", "volumes", "groups")
 
 

@@ -6,10 +6,10 @@ from dstack._internal.cli.services.configurators import load_apply_configuration
 from verdict_lines import main
 
 
-def ask(case):
+def validate(case):
     """Raise what dstack raises."""
     load_apply_configuration(case["command"][0])
 
 
 if __name__ == "__main__":
-    main(ask, contextlib.nullcontext, same_here=True)
+    main(validate, contextlib.nullcontext, same_here=True)

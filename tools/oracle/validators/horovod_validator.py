@@ -32,7 +32,7 @@ from horovod.runner import launch  # noqa: E402
 from horovod.runner.common.util import hosts  # noqa: E402
 
 
-def ask(case):
+def validate(case):
     """What `horovodrun` does with a command line before it connects to any host (launch.py, _run)."""
     sys.argv = list(case["command"])
     words = io.StringIO()
@@ -53,4 +53,4 @@ def ask(case):
 
 
 if __name__ == "__main__":
-    main(ask, contextlib.nullcontext, same_here=True)
+    main(validate, contextlib.nullcontext, same_here=True)

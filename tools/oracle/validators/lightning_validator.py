@@ -20,7 +20,7 @@ GPUS = 8
 ON_NODE = []
 
 
-def ask(case):
+def validate(case):
     """Raise what the constructor raises, and what the parser of LightningCLI says before it ends the process.
 
     Another node may have the devices that are missing here.
@@ -35,7 +35,7 @@ def ask(case):
 def _ask(case):
     torch.use_deterministic_algorithms(False)
     warnings.simplefilter("ignore")
-    if case["form"] == "cli":
+    if case["config_format"] == "cli":
         _parse(case["command"])
         return
     tree = ast.parse(case["files"]["train.py"])
@@ -85,4 +85,4 @@ def on_gpu_node():
 
 
 if __name__ == "__main__":
-    main(ask, on_gpu_node)
+    main(validate, on_gpu_node)

@@ -19,7 +19,7 @@ class _Model(torch.nn.Linear):
     config = argparse.Namespace(hidden_size=896)
 
 
-def ask(case):
+def validate(case):
     """Raise what the parser, or the finished configuration of DeepSpeed, raises."""
     parser.sys.argv = ["train.py", "train.yaml"]
     with _ranks():
@@ -62,4 +62,4 @@ def on_gpu_node():
 
 
 if __name__ == "__main__":
-    main(ask, on_gpu_node)
+    main(validate, on_gpu_node)

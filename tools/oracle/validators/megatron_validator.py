@@ -27,7 +27,7 @@ PARSER = arguments.add_megatron_arguments(argparse.ArgumentParser(allow_abbrev=F
 arguments.add_megatron_arguments = lambda parser: PARSER
 
 
-def ask(case):
+def validate(case):
     """Raise what Megatron-LM raises before it builds a model."""
     words = shlex.split(next(row for row in _rows(case["files"]["run.sh"]) if row.startswith("torchrun")))
     program = words.index("pretrain_gpt.py")
@@ -80,4 +80,4 @@ def on_gpu_node():
 
 if __name__ == "__main__":
     # Without CUDA it refuses every configuration, which says nothing of the node that is meant.
-    main(ask, on_gpu_node, same_here=True)
+    main(validate, on_gpu_node, same_here=True)

@@ -29,7 +29,7 @@ FILE = pathlib.Path(importlib.util.find_spec("openrlhf").origin).parent / "cli" 
 PROGRAM = compile(FILE.read_text(encoding="utf-8"), str(FILE), "exec")
 
 
-def ask(case):
+def validate(case):
     """Raise what the program raises."""
     text = re.sub(r"\\\n\s*", " ", case["files"]["run.sh"])
     sys.argv = ["train_ppo_ray.py", *shlex.split(text.split("openrlhf.cli.train_ppo_ray", 1)[1])]
@@ -44,4 +44,4 @@ def ask(case):
 
 if __name__ == "__main__":
     os.environ.pop("RAY_ADDRESS", None)
-    main(ask, contextlib.nullcontext, same_here=True)
+    main(validate, contextlib.nullcontext, same_here=True)

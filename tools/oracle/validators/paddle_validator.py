@@ -27,13 +27,13 @@ ADDRESS = "10.0.0.1"
 GPUS = 8
 
 
-def ask(case):
+def validate(case):
     """Raise what Paddle raises at startup."""
     words, variables = _parsed(case["files"]["run.sh"])
     os.environ.update(variables)
-    if case["form"] == "strategy":
+    if case["config_format"] == "strategy":
         _start_ranks(case["files"]["train.py"], int(words[words.index("--nproc_per_node") + 1]))
-    elif case["form"] == "roles":
+    elif case["config_format"] == "roles":
         _make_role()
     else:
         _launch(words[words.index("paddle.distributed.launch") :])
@@ -193,4 +193,4 @@ def on_gpu_node():
 
 
 if __name__ == "__main__":
-    main(ask, on_gpu_node)
+    main(validate, on_gpu_node)

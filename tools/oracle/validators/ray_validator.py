@@ -6,7 +6,7 @@ from verdict_lines import main
 NAMES = {"ScalingConfig": ScalingConfig}
 
 
-def ask(case):
+def validate(case):
     """Create the object; Ray raises if it is invalid."""
     exec(case["command"][0], NAMES)
 
@@ -14,4 +14,4 @@ def ask(case):
 if __name__ == "__main__":
     import contextlib
 
-    main(ask, contextlib.nullcontext, same_here=True)
+    main(validate, contextlib.nullcontext, same_here=True)

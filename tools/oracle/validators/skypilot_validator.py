@@ -9,10 +9,10 @@ from sky.utils import dag_utils
 from verdict_lines import main
 
 
-def ask(case):
+def validate(case):
     """Raise what SkyPilot raises while it reads the task."""
     dag_utils.load_chain_dag_from_yaml(case["command"][0])
 
 
 if __name__ == "__main__":
-    main(ask, contextlib.nullcontext, same_here=True)
+    main(validate, contextlib.nullcontext, same_here=True)

@@ -87,7 +87,7 @@ def first_line(text):
     """Return the line with the error: the first one, without consequences."""
     lines = [line for line in text.splitlines() if line.startswith(("sbatch:", "allocation"))]
     errors = [line for line in lines if "error" in line or "unrecognized" in line or "invalid" in line.lower()]
-    return (errors or lines or text.splitlines() or ["refused without a word"])[0][:300]
+    return (errors or lines or text.splitlines() or ["refused without a message"])[0][:300]
 
 
 if __name__ == "__main__":

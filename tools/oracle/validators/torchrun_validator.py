@@ -9,7 +9,7 @@ import torch.distributed.run as distrib_run
 from verdict_lines import Refusal, main
 
 
-def ask(case):
+def validate(case):
     """Raise what torchrun raises before it starts an agent."""
     words = shlex.split(case["files"]["run.sh"].split("\n", 2)[2].replace("\\\n", " "))
     parser = distrib_run.get_args_parser()
@@ -39,4 +39,4 @@ def on_gpu_node():
 
 
 if __name__ == "__main__":
-    main(ask, on_gpu_node)
+    main(validate, on_gpu_node)

@@ -19,7 +19,7 @@ for name, folder in (("torchtitan", _ROOT), ("torchtitan.distributed", _ROOT / "
 WORLD_SIZE = 8
 
 
-def ask(case):
+def validate(case):
     from torchtitan.config import ConfigManager
     from torchtitan.distributed.parallel_dims import ParallelDims
 
@@ -44,4 +44,4 @@ def ask(case):
 
 
 if __name__ == "__main__":
-    main(ask, contextlib.nullcontext, same_here=True)
+    main(validate, contextlib.nullcontext, same_here=True)

@@ -19,7 +19,7 @@ class _Model(torch.nn.Linear):
     config = argparse.Namespace(hidden_size=896)
 
 
-def ask(case):
+def validate(case):
     """Raise what TrainingArguments, or the finished configuration of DeepSpeed, raises."""
     arguments = _arguments(case)
     if getattr(arguments, "hf_deepspeed_config", None) is not None:
@@ -28,14 +28,14 @@ def ask(case):
 
 
 def _arguments(case):
-    if case["form"] == "script":
+    if case["config_format"] == "script":
         tree = ast.parse(case["files"]["train.py"])
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         call = next(node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "TrainingArguments")
         return eval(compile(ast.Expression(call), "train.py", "eval"), {"TrainingArguments": TrainingArguments})
     parser = HfArgumentParser((TrainingArguments,))
     parser.error = _refuse
-    if case["form"] == "yaml":
+    if case["config_format"] == "yaml":
         return parser.parse_yaml_file("args.yaml")[0]
     words = shlex.split(case["files"]["run.sh"].split("\n", 2)[2].replace("\\\n", " "))
     return parser.parse_args_into_dataclasses(words[words.index("train.py") + 1 :])[0]
@@ -59,4 +59,4 @@ def on_gpu_node():
 
 
 if __name__ == "__main__":
-    main(ask, on_gpu_node)
+    main(validate, on_gpu_node)

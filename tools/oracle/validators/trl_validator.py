@@ -12,7 +12,7 @@ from verdict_lines import main
 GPUS = 8
 
 
-def ask(case):
+def validate(case):
     """Raise what the constructor of the configuration raises."""
     tree = ast.parse(case["files"]["train.py"])
     calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
@@ -32,4 +32,4 @@ def on_gpu_node():
 
 
 if __name__ == "__main__":
-    main(ask, on_gpu_node)
+    main(validate, on_gpu_node)

@@ -1,4 +1,4 @@
-"""Asks about many cases in one process: reads cases from one file, writes what was said of each to another.
+"""Asks about many cases in one process: reads cases from one file, writes what was message of each to another.
 
 Runs in the environment of a framework, so it imports the standard library alone.
 """
@@ -15,11 +15,11 @@ class Refusal(Exception):
     """The message of a parser that would end the process."""
 
 
-def main(ask, on_gpu_node, same_here=False):
+def main(validate, on_gpu_node, same_here=False):
     """Ask about every case twice: on this machine, and as on a node with GPUs.
 
     Args:
-        ask: called in a folder with the files of a case; raises what the framework raises.
+        validate: called in a folder with the files of a case; raises what the framework raises.
         on_gpu_node: a context in which the framework sees GPUs, and the ranks of the launch.
         same_here: the result does not depend on the node, so each case runs once.
     """
@@ -29,13 +29,13 @@ def main(ask, on_gpu_node, same_here=False):
     with pathlib.Path(target).open("w", encoding="utf-8") as out:
         for case in cases:
             with on_gpu_node():
-                said = _asked(ask, case)
-            here = said if said or same_here else _asked(ask, case)
-            out.write(json.dumps({"id": case["id"], "message": said, "here": here}) + "\n")
+                message = _first_line_of_message(validate, case)
+            here = message if message or same_here else _first_line_of_message(validate, case)
+            out.write(json.dumps({"id": case["id"], "message": message, "here": here}) + "\n")
             out.flush()
 
 
-def _asked(ask, case):
+def _first_line_of_message(validate, case):
     """Return the first line of the framework's message; empty if it accepts the case."""
     before = dict(os.environ)
     start = pathlib.Path.cwd()
@@ -46,7 +46,7 @@ def _asked(ask, case):
             pathlib.Path(path).write_text(text, encoding="utf-8")
         try:
             with contextlib.redirect_stdout(sys.stderr):
-                ask(case)
+                validate(case)
         except SystemExit as error:
             return f"exit {error.code}"
         except Exception as error:

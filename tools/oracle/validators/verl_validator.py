@@ -29,7 +29,7 @@ warnings.simplefilter("ignore")
 model.HFModelConfig.__post_init__ = lambda self: None
 
 
-def ask(case):
+def validate(case):
     """Raise what Hydra or the validator raises."""
     words = shlex.split(re.sub(r"\\\n\s*", " ", case["files"]["run.sh"].split("verl.trainer.main_ppo", 1)[1]))
     try:
@@ -61,4 +61,4 @@ class Loader:
 if __name__ == "__main__":
     omegaconf.OmegaConf.load = Loader()
     with initialize_config_module("verl.trainer.config", version_base=None):
-        main(ask, contextlib.nullcontext, same_here=True)
+        main(validate, contextlib.nullcontext, same_here=True)

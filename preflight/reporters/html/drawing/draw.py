@@ -240,9 +240,9 @@ def _strip_title(length: float, matrix: Matrix, *, bad: bool) -> str:
 def _strip_note(matrix: Matrix, size: int) -> str:
     parts = [f"A cell stands for {size} by {size} pairs and shows the worst of them."] if size > 1 else []
     if _has_bad(matrix.marks):
-        parts.append("The bars beside it show the share of bad pairs of each row and column.")
+        parts.append("The bars next to it show the share of bad pairs in each row and column.")
     elif _known_values(matrix.marks):
-        parts.append("The bars beside it show the median of each row and column.")
+        parts.append("The bars next to it show the median of each row and column.")
     return " ".join(parts)
 
 
@@ -338,7 +338,7 @@ def bad_pairs(matrix: Matrix) -> TableView | None:
         return None
     alike = grouped(((mark.row, mark.state, mark.why), mark) for mark in bad)
     rows = tuple(_pairs(matrix, same) for same in list(alike.values())[:_MAX_PAIRS])
-    title = f"{matrix.title}: {len(bad):,} pairs that are bad or not known"
+    title = f"{matrix.title}: {len(bad):,} pairs that are bad or unknown"
     more = len(alike) - len(rows)
     note = f"{more:,} more rows are not shown." if more else ""
     columns = (ColumnView("to"), ColumnView("state"), ColumnView("value", numeric=True), ColumnView("why"))
@@ -504,7 +504,7 @@ def _summarize_others(bars: Bars, shown: Sequence[Bar]) -> str:
     values = _known_values(others)
     between_them = f": {format_range(values, bars.unit)}" if values else ""
     listed = "The table lists those that stand out, the highest and the lowest"
-    return f"{listed}; {len(others):,} others are between{between_them}."
+    return f"{listed}; the other {len(others):,} are in between{between_them}."
 
 
 def _profile(bars: Sequence[Bar], longest: float) -> str:
@@ -541,7 +541,7 @@ def timeline_view(timeline: Timeline) -> TimelineView:
         legend=tuple(Swatch(styles[phase], phase) for phase in phases),
         ticks=_ticks(whole),
         lanes=tuple(_lane(lane, styles, whole) for lane in shown),
-        lanes_note=f"The {len(shown)} of {len(timeline.lanes):,} that ended last." if many else "",
+        lanes_note=f"The {len(shown)} of {len(timeline.lanes):,} that ended last are shown." if many else "",
         by_phase=_phase_table(timeline, phases),
         picture=_picture(timeline.lanes, styles, whole) if many and whole > 0 else None,
     )

@@ -575,7 +575,7 @@ class Rendering:
             return
         here = self._source.place(part.start, part.end)
         if value is None and not self.blanks:
-            value = Gap(self._source.text[part.start : part.end].strip("{-} ") + " is not among the values")
+            value = Gap(self._source.text[part.start : part.end].strip("{-} ") + " is not in the values")
         if isinstance(value, Gap):
             text = "" if self.blanks else gap_text(value)
             self._add(into, (Piece(text, here),))
@@ -737,8 +737,8 @@ class Rendering:
             return Gap(f"the function {name} is not evaluated")
         if name in SHOW and not self.blanks and any(item is None for item in arguments):
             if name not in ("printf", "print", "cat", "join"):
-                return Gap("a value that is not among the chart's")
-            arguments = [Gap("not among the chart's values") if item is None else item for item in arguments]
+                return Gap("a value that is not in the chart's values")
+            arguments = [Gap("not in the chart's values") if item is None else item for item in arguments]
         gap = next((item for item in arguments if isinstance(item, Gap)), None)
         if gap is not None and name not in _KEEP_GAPS:
             if name == "default" or name not in _SHOW_GAPS:

@@ -21,9 +21,10 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "report.md"
 _HEAD = """# The report, field by field
 
-What `--output json` writes; made from the code by `make docs`. [report.schema.json](report.schema.json) says the same
-for validators, [formats.md](formats.md) what other formats make of it. Within a `schema_version` fields are added and
-never taken away: skip what you do not know. Every field is always there; what is not known is `null` or empty.
+The output of `--output json`; written from the code by `make docs`. [report.schema.json](report.schema.json) describes
+it for validators, and [formats.md](formats.md) what other formats contain. Within a `schema_version`, fields are added
+but never removed: ignore fields that you do not know. Every field is always present; unknown values are `null` or
+empty.
 
 A sketch:
 
