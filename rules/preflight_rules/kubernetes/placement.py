@@ -876,7 +876,7 @@ def mount_without_volume(job: Job) -> Iterator[Verdict]:
         elif volumes is not None and names[0] in volumes:
             yield passed(names[0])
         else:
-            volumes_text = f"its volumes are {joined(volumes)}" if volumes else "it has none"
+            volumes_text = f"it has {joined(volumes)}" if volumes else "it has none"
             yield failed(
                 names[0],
                 f"{quoted(claim)}: the pod has no volume of this name ({volumes_text}), so the API server rejects it.",

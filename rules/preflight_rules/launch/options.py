@@ -366,7 +366,7 @@ def launcher_option_behind_program(job: Job) -> Iterator[Verdict]:
             starter = of_wrappers.get(_bare_name(certain_options[0]), launch.launcher)
             yield failed(
                 launch.id,
-                f"`{certain_options[0]}` comes after `{launch.program}`, so it is passed to the program and not to {starter}:"
+                f"`{certain_options[0]}` comes after `{launch.program}`, so the program gets it, not {starter}:"
                 f" {'the launcher' if starter == launch.launcher else starter} uses its default.",
                 at=launch,
                 also=((declared[0], "declares no such option"),) if declared else (),
