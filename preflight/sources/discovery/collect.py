@@ -363,6 +363,9 @@ class JobCollector:
         near = [n for n in similar_names(name, beside, cutoff=_SLIP) if _without_digits(n) != _without_digits(name)]
         if near:
             return posixpath.join(folder, near[0])
+        if step.role == "script" and step.reference.span.path.endswith((".yaml", ".yml", ".json")):
+            # The image of a pod may have the script in another folder than the tree.
+            return ""
         above = [posixpath.dirname(folder), "", posixpath.dirname(step.reference.span.path)]
         folders = [*above, *(n.rstrip("/") for n in tree.names("") if n.endswith("/"))]
         found = {posixpath.join(each, name) for each in folders if name in tree.names(each)}
