@@ -453,6 +453,7 @@ _VARIABLES: ContextVar[Mapping[str, str]] = ContextVar("given", default=MappingP
 _ASSUMED: ContextVar[dict[str, str] | None] = ContextVar("assumed", default=None)
 #: Whether this is assumed of every variable, also of those that differ between nodes, or that a platform sets.
 _OF_ALL: ContextVar[bool] = ContextVar("of_all", default=True)
+_NOT_ASSUMED: ContextVar[frozenset[str]] = ContextVar("not_assumed", default=frozenset())
 _OF_A_NODE = re.compile(
     r"RANK|ADDR|HOST|PORT|MASTER|IFNAME|WORLD_SIZE|(?:^|_)(?:IPS?|NODES?_?LIST|(?:NODE|TASK|JOB|PROC|LOCAL)_?ID|INDEX)(?:_|$)"
     r"|^\d+$|^(?:SLURM|OMPI|PMIX?|PET|PBS|LSB|SGE|KUBERNETES|CUDA|HIP|ROCR|PADDLE|POD)_",
@@ -488,20 +489,22 @@ def given_secrets() -> frozenset[str]:
 
 
 @contextmanager
-def defaults_assumed(*, of_all: bool = True) -> Iterator[dict[str, str]]:
+def defaults_assumed(*, of_all: bool = True, without: frozenset[str] = frozenset()) -> Iterator[dict[str, str]]:
     """Treat variables that no script assigns as unset if the script has a default; yields the assumptions.
 
     Args:
         of_all: false leaves variables unknown that differ between nodes or that a platform sets, and arguments of
             scripts.
+        without: variables that are set, so that a program that has a default for them does not use it.
     """
     assumed: dict[str, str] = {}
-    tokens = _ASSUMED.set(assumed), _OF_ALL.set(of_all)
+    tokens = _ASSUMED.set(assumed), _OF_ALL.set(of_all), _NOT_ASSUMED.set(without)
     try:
         yield assumed
     finally:
         _ASSUMED.reset(tokens[0])
         _OF_ALL.reset(tokens[1])
+        _NOT_ASSUMED.reset(tokens[2])
 
 
 def is_assuming() -> bool:
@@ -512,7 +515,7 @@ def is_assuming() -> bool:
 def assume_not_set(name: str, default: str) -> bool:
     """Return whether a variable that the caller may set is treated as unset; records the assumption."""
     assumed = _ASSUMED.get()
-    if assumed is None or not (_OF_ALL.get() or not differs_between_nodes(name)):
+    if assumed is None or name in _NOT_ASSUMED.get() or not (_OF_ALL.get() or not differs_between_nodes(name)):
         return False
     assumed.setdefault(name, default)
     return True

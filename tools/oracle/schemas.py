@@ -34,6 +34,16 @@ _EARLIER = {
         ("0.2.1", "torchtitan/config/job_config.py", "JobConfig"),
     )
 }
+#: The last release before a configuration had its form, and keys of checkouts from between it and the first above.
+_BETWEEN = {
+    "torchtitan": (
+        "0.0.2",
+        (
+            *("checkpoint.model_weights_only", "model.attn_mask_type", "model.norm_type", "model.use_flex_attn"),
+            *("parallelism.pipeline_parallel_microbatches", "training.batch_size"),
+        ),
+    )
+}
 #: Seconds that the program may take to print the models.
 _TIMEOUT_S = 600
 #: Frameworks whose choices change with most releases: only the pinned one is known to refuse others.
@@ -104,6 +114,8 @@ def _with_earlier(rows: list[dict[str, Any]], framework: Framework) -> Iterator[
         if key not in now:
             added = {"added": versions[0]} if versions[0] != releases[0][0] else {}
             yield {"key": key, **added, "gone": versions[-1]}
+    before, keys = _BETWEEN.get(framework.name, ("", ()))
+    yield from ({"key": key, "gone": before} for key in keys)
 
 
 def _dataclass_keys(text: str, owner: str, above: str = "") -> Iterator[str]:

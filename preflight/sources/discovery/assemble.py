@@ -139,7 +139,7 @@ def _with_defaults(job: Job, named: Sequence[str], recognised: RecognisedFiles) 
     again = RecognisedFiles(recognised.tree, recognised.sources)
 
     def read() -> Job:
-        with defaults_assumed(of_all=False) as assumed:
+        with defaults_assumed(of_all=False, without=_set_for_launches(job)) as assumed:
             found = [each for each in _collect_jobs(again, entries, explicit=bool(named)) if each.name == job.name]
             whole = _complete(found[0], again) if found else job
         return replace(job, by_default=replace(whole, assumed=tuple(assumed.items()))) if assumed and found else job
@@ -150,6 +150,21 @@ def _with_defaults(job: Job, named: Sequence[str], recognised: RecognisedFiles) 
         # The job itself has been read.
         free_memory_after(exceeded)
         return job
+
+
+def _set_for_launches(job: Job) -> frozenset[str]:
+    """Return the variables that scripts set for every launch, whatever the caller sets."""
+    names = (
+        frozenset(
+            claim.quantity.removeprefix("env.")
+            for claim in job.environment(launch.scope)
+            if claim.source == "environment"
+            and not claim.condition
+            and not (isinstance(claim.value, Unresolved) and claim.value.set_by_caller)
+        )
+        for launch in job.launches
+    )
+    return functools.reduce(frozenset.intersection, names) if job.launches else frozenset()
 
 
 def _named_jobs(recognised: RecognisedFiles, named: Sequence[str]) -> list[Job]:

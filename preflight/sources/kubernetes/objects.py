@@ -307,6 +307,33 @@ def _order(workload: Workload, roles: list[Role]) -> tuple[Member | None, Value 
     return None, None
 
 
+def _stateful_set(workload: Workload, spec: Node) -> Workload:
+    """Add the order of the pods, each of which is created when the one before it is ready, if a probe decides that."""
+    policy, probe = spec.member("podManagementPolicy"), _probe_of_program(workload.roles[0].template)
+    ordered = value_of(policy.node) if policy is not None else Known("OrderedReady")
+    if probe is None or ordered == Known("Parallel"):
+        return workload
+    return replace(workload, order=probe, first=lift(lambda _: 1, ordered))
+
+
+#: A probe for a file: `test -f /tmp/joined`, `cat /tmp/joined`.
+_PROBED_FILE = re.compile(r"(?:\s-[efs]|\bcat|\bls)\s+(?P<path>/\S+)")
+
+
+def _probe_of_program(template: Node) -> Member | None:
+    """Return the readiness probe that succeeds only once the program answers it or has made a file."""
+    for container in template.items_at("spec", "containers"):
+        probe = container.member("readinessProbe")
+        if probe is None or probe.node.kind is not Kind.OBJECT:
+            continue
+        words = [str(item.value) for item in probe.node.items_at("exec", "command")]
+        file = _PROBED_FILE.search(" ".join(words).rstrip("] "))
+        started = [str(item.value) for name in ("command", "args") for item in container.items_at(name)]
+        if (file is not None and not any(file["path"] in text for text in started)) or probe.node.at("httpGet"):
+            return probe
+    return None
+
+
 def _role(name: str, node: Node, *, trains: bool = True) -> Role:
     member = node.member("replicas")
     return Role(name, _count(member), member, node.at("template") or _NOTHING, trains)
@@ -447,7 +474,7 @@ _READERS: dict[tuple[str, str], Callable[[Workload, Node], Workload]] = {
     ("RayJob", ""): _ray,
     ("RayService", ""): _ray,
     ("LeaderWorkerSet", ""): _leader_worker,
-    ("StatefulSet", ""): lambda found, spec: replace(found, roles=(_role("", spec),)),
+    ("StatefulSet", ""): lambda found, spec: _stateful_set(replace(found, roles=(_role("", spec),)), spec),
     ("Deployment", ""): lambda found, spec: replace(found, roles=(_role("", spec),)),
     ("Pod", ""): lambda found, _: replace(found, roles=(Role("", Known(1), None, found.root),)),
     **{(kind, ""): _runtime for kind in _RUNTIMES},

@@ -49,7 +49,7 @@ _CALL = "(call)"
 _APART = frozenset(
     (
         *("env", "envFrom", "containers", "initContainers", "volumes", "volumeMounts", "ports", "affinity"),
-        *("securityContext", "tolerations", "lifecycle", "readinessProbe", "startupProbe", "nodeSelector"),
+        *("tolerations", "lifecycle", "readinessProbe", "startupProbe", "nodeSelector"),
         *("workerGroupSpecs", "replicatedJobs", "rules", "runtimePatches"),
     )
 )

@@ -116,6 +116,7 @@ def _replicas(node_claims: NodeClaims, role: Role, scope: Scope) -> None:
 
 def _state_settings(node_claims: NodeClaims, pod: Node, scope: Scope) -> None:
     node_claims.add_member("host_network", pod.member("hostNetwork"), scope=scope)
+    node_claims.add_member("dns_policy", pod.member("dnsPolicy") or pod.member("dnsConfig"), _text, scope=scope)
     node_claims.add_member("restart_policy", pod.member("restartPolicy"), scope=scope)
     ipc = pod.member("hostIPC")
     if ipc is not None and value_of(ipc.node) != Known(False):

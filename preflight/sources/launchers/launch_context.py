@@ -285,8 +285,10 @@ def state_quoted_commands(commands: Sequence[Command]) -> tuple[Claim, ...]:
         is_container = bool(own) and own[-1].image is not None
         if is_container and own[-1].scanned.last("entrypoint") is not None:
             continue
-        builder = ClaimBuilder("container" if is_container and _starts_container(own[-1]) else starter or "shell")
-        claims[words[0].span] = builder.add("quoted_command", words[0].value, words[0].span, words[0].spelling)
+        source = "container" if is_container and _starts_container(own[-1]) else starter or "shell"
+        builder = ClaimBuilder(source, condition=command.condition)
+        value = Known(words[0].spelling)
+        claims[words[0].span] = builder.add("quoted_command", value, words[0].span, words[0].spelling)
     return tuple(claims.values())
 
 

@@ -727,7 +727,9 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
     What it checks: If the rendezvous address, or a node or server in a list, begins with the name of the object that
     contains the launch line, it is the name of one of the object's pods, as the operator creates them, or of a service
     in the files: `JOB-master-0` for a PyTorchJob, `JOB-TASK-0.JOB` for a Volcano job, `JOB-ROLE-0-0.JOB` for a JobSet,
-    `NAME-0.SERVICENAME` for a StatefulSet, `NAME-0.SUBDOMAIN` for an Indexed Job whose template has a subdomain.
+    `NAME-0.SERVICENAME` for a StatefulSet, `NAME-0.SUBDOMAIN` for an Indexed Job whose template has a subdomain. Pods
+    on the host's network that use such a name, or one in `svc`, have `dnsPolicy: ClusterFirstWithHostNet`; a warning if
+    not.
 
     Why it matters: The name never resolves. Every rank waits for the rendezvous until it times out.
 
@@ -736,11 +738,12 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
     Fix: Use a name from the list in the message.
 
     Known limits: A service with that name may be in files that were not passed; the finding is a warning unless the
-    name is in the domain that the operator names after the object. Pods with a DNS configuration, a host name or the
-    host's network are not judged.
+    name is in the domain that the operator names after the object. The names of pods with a DNS configuration, a host
+    name or the host's network are not judged.
     """
     object_names = sorted({text for claim in job.about("workload_name") for text in texts(claim.value)}, key=len)
     for workload in workloads(job):
+        yield from _host_network_verdicts(job, workload)
         names = texts(job_value(workload.setting("workload_name")))
         unnamed_claims = workload.setting("pods_unnamed")
         if not (workload.hosts or unnamed_claims) or not names:
@@ -765,6 +768,48 @@ def host_name_of_no_pod(job: Job) -> Iterator[Verdict]:
                     yield _wrong_name_finding(workload, names[0], claim, wrong_host)
                 elif own_hosts:
                     yield passed(scope.launch)
+
+
+#: Kinds whose pods resolve names of the cluster whatever the launch line says; CFG002 judges them.
+_ALWAYS_RESOLVING = frozenset(
+    ("PyTorchJob", "TFJob", "JAXJob", "XGBoostJob", "JobSet", "LeaderWorkerSet", "MPIJob", "RayCluster", "RayJob")
+)
+
+
+def _host_network_verdicts(job: Job, workload: Workload) -> Iterator[Verdict]:
+    """Yield the verdicts on pods on the host's network whose launch names a host that only the cluster's DNS knows."""
+    names = texts(job_value(workload.setting("workload_name")))
+    for role, scope in workload.launches():
+        network, policies = role.setting("host_network"), role.setting("dns_policy")
+        addresses = [
+            claim
+            for quantity in _HOST_QUANTITIES
+            for claim in job.setting(quantity, scope)
+            if any(_is_cluster_name(host_of(text), names) for text in (*texts(claim.value), *items(claim.value)))
+        ]
+        if not network or not addresses or workload.kind in _ALWAYS_RESOLVING:
+            continue
+        if verdict := undecided(scope.launch, (*network, *policies)):
+            yield verdict
+        elif network[0].alternatives != (True,) or texts(job_value(policies)) not in ((), ("ClusterFirst",)):
+            yield passed(scope.launch)
+        else:
+            yield failed(
+                scope.launch,
+                f"{quoted(network[0])} makes the pods use the node's DNS, which does not resolve {quoted(addresses[0])}"
+                " without `dnsPolicy: ClusterFirstWithHostNet`.",
+                at=network[0],
+                also=((addresses[0], "a name of the cluster"), *((claim, "not enough") for claim in policies)),
+                remedy="Set `dnsPolicy: ClusterFirstWithHostNet` beside hostNetwork.",
+                severity=Severity.WARNING,
+                waits_at="rendezvous",
+            )
+
+
+def _is_cluster_name(host: str, object_names: Sequence[str]) -> bool:
+    """Return whether a host is a service, or a pod of one of the objects in the domain of a service."""
+    in_service = any(re.match(rf"{re.escape(name)}(?:-[a-z]\w*)*(?:-\d+)+\.[a-z]", host) for name in object_names)
+    return in_service or re.search(r"\.svc(?:\.|$)", host) is not None
 
 
 def _nameless_pods_finding(workload: Workload, name: str, claim: Claim, unnamed: Claim) -> Verdict:

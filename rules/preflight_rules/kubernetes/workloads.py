@@ -737,20 +737,26 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
 
     What it checks: If the operator creates the pods of one role only when the pods of another role are running
     (kubedl's PyTorchJob: the master first; an MPIJob with `launcherCreationPolicy: WaitForWorkersReady`; tasks of a
-    Volcano Job with `dependsOn`), the gang needs no more pods than are created first.
+    Volcano Job with `dependsOn`), the gang needs no more pods than are created first. The ranks of a StatefulSet do not
+    wait for pods that are created only after a readiness probe of the program succeeds.
 
     Why it matters: The gang scheduler holds the first pods back until the others exist, and the operator creates the
-    others once the first run: both wait, with enough free GPUs.
+    others once the first run: both wait, with enough free GPUs. In the same way, the first pod of a StatefulSet waits
+    for the ranks of the others before it is ready, and the next pod is created once it is.
 
     Example: A kubedl PyTorchJob with `schedulerName: volcano`, one master and one worker.
 
     Fix: Disable the ordered start (kubedl: feature gate DAGScheduling; MPIJob: AtStartup), or set minAvailable to the
-    pods that are created first.
+    pods that are created first. In a StatefulSet: `podManagementPolicy: Parallel`.
 
-    Known limits: A manifest does not show whether kubedl's ordered start is disabled for the whole operator.
+    Known limits: A manifest does not show whether kubedl's ordered start is disabled for the whole operator, nor whether
+    a script creates the file of a probe before it starts the ranks.
     """
     for workload in workloads(job):
         order, gang_claims = workload.setting("pods_started_first"), workload.gang_claims()
+        if order and workload.kind == "StatefulSet":
+            yield from _ordered_pods_verdicts(job, workload, order[0])
+            continue
         if not order or not gang_claims:
             continue
         gang_min = workload.setting("gang_min")
@@ -772,6 +778,29 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
             also=((order[0], f"created first: {created_first}"),),
             remedy=f"Disable the ordered start, or set `minAvailable: {created_first}`.",
         )
+
+
+def _ordered_pods_verdicts(job: Job, workload: Workload, order: Claim) -> Iterator[Verdict]:
+    """Yield the verdicts on launches whose ranks wait for pods that a probe of the first pod holds back."""
+    for _, scope in workload.launches():
+        nodes = job.requirement_claims("nodes", scope)
+        if not nodes:
+            continue
+        if verdict := undecided(workload.id, (order, *nodes)):
+            yield verdict
+        elif not is_at_least(job_value(nodes), 2):
+            yield passed(workload.id)
+        else:
+            yield failed(
+                workload.id,
+                f"{placed(nodes[0])} makes the ranks wait for each other, but a StatefulSet with the policy"
+                " OrderedReady creates each pod only when the one before it is ready: if this probe succeeds only after"
+                " all ranks have joined, the second pod never starts.",
+                at=order,
+                also=((nodes[0], "ranks of all pods"), (workload.head, "OrderedReady is its default")),
+                remedy="Set `podManagementPolicy: Parallel`.",
+                waits_at="rendezvous",
+            )
 
 
 def _start_order_text(workload: Workload) -> str:

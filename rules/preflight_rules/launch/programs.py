@@ -134,8 +134,9 @@ def command_line_in_one_word(job: Job) -> Iterator[Verdict]:
     """
     for claim in job.about("quoted_command"):
         starter = f"the {claim.source}" if claim.source in ("shell", "container") else claim.source
-        yield failed(
-            f"{claim.span.path}:{claim.span.line}",
+        subject = f"{claim.span.path}:{claim.span.line}"
+        yield undecided(subject, (claim,)) or failed(
+            subject,
             f"`{claim.spelling}` is one word, so {starter} looks for a program of this name.",
             at=claim,
             remedy="Remove the quotes around the command line.",

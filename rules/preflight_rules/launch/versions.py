@@ -622,6 +622,70 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
             yield passed(f"{package.name} {release}")
 
 
+#: Packages whose build imports a framework, and the frameworks: one of them is enough.
+_BUILT_WITH = {
+    "horovod": ("torch", "tensorflow", "mxnet"),
+    **dict.fromkeys(("flash-attn", "transformer-engine", "mamba-ssm", "causal-conv1d"), ("torch",)),
+}
+#: Images without a framework; any other may contain one.
+_PLAIN_IMAGE = re.compile(
+    r"(?:\S*/)?(?:nvidia/cuda|cuda|ubuntu|debian|python|centos|rockylinux|almalinux|miniconda3?|rocm/dev-\S+)(?:[:@].*)?"
+)
+_SPELLED_NAME = re.compile(r"[\"']?(?P<name>[A-Za-z][\w-]*)")
+
+
+@rule(
+    "VLK008",
+    "extension-built-before-its-framework",
+    severity=Severity.WARNING,
+    otherwise="no image builds an extension of a framework that it installs",
+)
+def extension_built_before_its_framework(job: Job) -> Iterator[Verdict]:
+    """An image installs a package that is built with a framework before it installs the framework.
+
+    What it checks: In a Dockerfile whose base has no framework, torch is installed before flash-attn, Transformer
+    Engine, mamba-ssm and causal-conv1d, and torch, TensorFlow or MXNet before Horovod.
+
+    Why it matters: These packages import the framework while they are built. The build stops with "No module named
+    'torch'", or, where Horovod may choose, leaves out the framework: `import horovod.torch` fails on every rank.
+
+    Example: `RUN HOROVOD_WITH_PYTORCH=1 pip install horovod` above `RUN pip install torch==2.1.2`.
+
+    Fix: Install the framework in an earlier `RUN`.
+
+    Known limits: A framework that a script or another stage brings is not seen, nor is one that the same command
+    installs. A base image other than those of CUDA, Python, conda and Linux distributions may contain a framework.
+    """
+    bases = {claim.span.path: claim for claim in job.about("image_base")}
+    installed: dict[tuple[str, str], Claim] = {}
+    for claim in job.about("package"):
+        match = _SPELLED_NAME.match(claim.spelling)
+        if claim.source == "image" and claim.span.path in bases and match is not None:
+            installed.setdefault((claim.span.path, match["name"].lower().replace("_", "-")), claim)
+    for (path, name), claim in installed.items():
+        frameworks = [
+            (other, installed[path, other]) for other in _BUILT_WITH.get(name, ()) if (path, other) in installed
+        ]
+        if not frameworks or "://" in claim.spelling or ".whl" in claim.spelling:
+            continue
+        base = bases[path]
+        others = [r for r in job.references if r.role == "requirements" and r.span.path == path and r.span < claim.span]
+        framework, later = min(frameworks, key=lambda pair: pair[1].span)
+        if later.span < claim.span:
+            yield passed(path)
+        elif others or not all(_PLAIN_IMAGE.fullmatch(text) for text in texts(base.value) or ("",)):
+            at = others[0].span if others else base
+            yield unknown(path, f"whether {framework} is there before {placed(claim)} is unknown", at=at)
+        else:
+            yield failed(
+                path,
+                f"{quoted(claim)} is built with {framework}, which {placed(later)} installs only after it.",
+                at=claim,
+                also=((later, "installed later"), (base, f"has no {framework}")),
+                remedy=f"Move the installation of {framework} above it.",
+            )
+
+
 @rule(
     "VLK007",
     "name-of-another-release",

@@ -751,13 +751,16 @@ def one_task_for_several_gpus(question: LaunchQuestion) -> Verdict | None:
     Fix: `#SBATCH --ntasks-per-node=<GPUs per node>`, or start the script through torchrun.
 
     Known limits: A script that drives all GPUs of its node from one process (model parallelism in one process) is
-    correct, so the finding is a warning of medium confidence. A script that spawns its ranks is not judged.
+    correct, so the finding is a warning of medium confidence. A script that spawns its ranks is not judged, nor is a
+    program that passes local_device_ids to jax.distributed.initialize: without them, JAX takes one GPU for each task.
     """
     gpus, nodes, tasks = question.of
     if not tasks:
         return unknown(question.subject, "the number of tasks that srun starts on each node is not given")
     if all_devices_of_lightning(question.of.job, question.of.launch.scope) is not None:
         return None  # WLD001 reports this.
+    if question.of.job.setting("setting.jax_initialize.local_device_ids", question.of.launch.scope):
+        return None
     if certainly_one(job_value(tasks)) and certainly_several(job_value(gpus)) and certainly_several(job_value(nodes)):
         count = numbers(job_value(gpus))
         return failed(
