@@ -333,7 +333,7 @@ def test_a_run_with_an_injected_fault_is_not_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("mysql://me:hidden-word@db/x", "'mysql' is not a supported kind of database"),
+        ("mysql://me:hidden-word@db/x", "'mysql' is not a supported database"),
         ("nonsense", "not the address of a database"),
         ("sqlite://", "names no file"),
         ("sqlite:////no/such/folder/h.db", "the folder /no/such/folder does not exist"),

@@ -224,7 +224,7 @@ def test_program_that_accepts_and_stays_silent(parts: PushParts) -> None:
         port = listener.getsockname()[1]
         absent = ("server 0",)
         answers = parts(1, 1, server_endpoints=[f"127.0.0.1:{port}"], absent=absent, least_limit_s=1, timeout_s=5)
-    assert "accepted the connection and sent nothing" in answers.workers[0]["error"]
+    assert "accepted the connection but sent nothing" in answers.workers[0]["error"]
     assert events_of(answers.workers[0], rank_events.DIAL)[-1]["result"] == "silent"
 
 
