@@ -245,7 +245,11 @@ LARGE = {"dense": [["a", [9 * PIECE + 3]]], "tables": []}
         (Header(frames.LOOKUP, shard=3), b"", "named table 3 of 1"),
         (Header(frames.LOOKUP, count=2, bytes=99), b"", "looked up 2 rows with 99 bytes"),
         (Header(frames.UPDATE, count=2, bytes=16), b"", "updated 2 rows of 4 numbers with 16 bytes"),
-        (Header(frames.UPDATE, frames.SAME_ROWS, count=2, bytes=32), b"", "updated 2 rows that it had not looked up"),
+        (
+            Header(frames.UPDATE, frames.SAME_ROWS, count=2, bytes=32),
+            b"",
+            "updated 2 rows without having looked them up",
+        ),
         (
             Header(frames.LOOKUP, count=2, bytes=16),
             (5).to_bytes(8, "little") * 2,
