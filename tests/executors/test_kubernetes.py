@@ -179,7 +179,7 @@ def test_reason_why_a_pod_does_not_run_is_reported(stub: Stub, tmp_path: Path) -
     assert kind == "missing" and "trainer (registry.example/train:1): ImagePullBackOff: Back-off" in words
     kind, words = problems["gpu-3"]
     assert kind == "unreachable" and "Evicted low on resource: memory" in words
-    assert problems["train-4"] == ("missing", "train-4: no pod has index 4: the Job has not made it")
+    assert problems["train-4"] == ("missing", "train-4: no pod has index 4: the Job has not created the pod")
 
 
 def test_a_pod_that_starts_late_is_waited_for(stub: Stub, tmp_path: Path) -> None:
@@ -363,7 +363,7 @@ def test_own_pods_resemble_the_jobs_without_its_services() -> None:
     [
         ({}, "the pods are unknown"),
         ({"create": "yes"}, "manifest=FILE"),
-        ({"create": "yes", "manifest": __file__, "job": "train"}, "job selects existing ones"),
+        ({"create": "yes", "manifest": __file__, "job": "train"}, "job selects existing pods"),
         ({"manifest": __file__}, "is not valid YAML"),
     ],
 )

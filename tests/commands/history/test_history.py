@@ -117,7 +117,7 @@ def test_a_configuration_names_the_database_only_if_the_user_names_it(tmp_path: 
 
 def test_usage_errors(tmp_path: Path) -> None:
     for arguments, words in (
-        (("history",), "no history is given"),
+        (("history",), "no history was given"),
         (("history", "--history", "sqlite:///h.db", "--since", "5y"), "--since 5y"),
         (("history", "--history", "sqlite:///absent.db"), "no such file"),
         (("history", "--history", "sqlite:///h.db", "--add", "absent.json"), "absent.json cannot be read"),
