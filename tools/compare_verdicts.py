@@ -1,4 +1,4 @@
-"""Compare what two checkouts say of the same jobs: `python -m tools.compare_verdicts OTHER [--jobs FOLDER]`.
+"""Compare the verdicts of two checkouts on the same jobs: `python -m tools.compare_verdicts OTHER [--jobs FOLDER]`.
 
 The jobs are the cases of the rules, the incidents and the examples of this checkout, and each folder below `--jobs`.
 Recordings (`--recordings FOLDER`) are judged by both. What counts is the exit code and the place and severity of each

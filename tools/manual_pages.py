@@ -1,4 +1,4 @@
-"""Manual pages made of the commands' own help: one for preflight, one for each command. The wheel installs them.
+"""Manual pages made from the commands' own help: one for preflight, one for each command. The wheel installs them.
 
 Hatchling runs this while it builds a wheel, so the build needs click and nothing else that preflight needs.
 `python tools/manual_pages.py FOLDER` writes the pages into a folder.
@@ -118,7 +118,7 @@ def _paragraphs(text: str) -> Iterator[str]:
 
 
 def _escaped(text: str) -> str:
-    """Text in which troff sees no command: a line begins with none, and hyphens can be copied."""
+    """Return the text so that troff sees no command in it: no line begins with one, and hyphens can be copied."""
     text = text.replace("\\", "\\e").replace("-", "\\-")
     return f"\\&{text}" if text.startswith((".", "'")) else text
 

@@ -3,8 +3,9 @@
     python -m tools.requirements
 
 For each package the newest release of every minor version is read from the metadata of its wheel on the package index.
-Requirements on packages that are not in the list are left out, and so are those of other systems and of extras. Of a
-requirement that depends on the interpreter the loosest counts. What an extra named torch requires of it stands apart.
+Requirements on packages that are not in the list are left out, and so are those of other systems and of extras. If a
+requirement depends on the interpreter, the loosest one counts. The requirements of an extra named torch are listed
+separately.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ _MINORS = 60
 def releases(name: str) -> list[Wheel]:
     """Return one wheel of the newest release of each minor version, newest first; none for a package without wheels.
 
-    Of a package such as xformers, whose releases are 0.0.30 and 0.0.31, each release counts.
+    For a package such as xformers, whose releases are 0.0.30 and 0.0.31, each release counts as a minor version.
     """
     newest: dict[tuple[int, ...], Wheel] = {}
     pythons: dict[Version, list[int | None]] = {}

@@ -342,7 +342,7 @@ def load_named(group: str, name: str) -> Any:
 
 
 def _built_in(group: str, name: str) -> Any:
-    """Return the built-in item with this name, found by its module so that no other loads; None without one."""
+    """Return the built-in item with this name, found by its module so that no other loads; None if there is none."""
     for point in _entry_points(group):
         entries = as_pack(point.load()).items if point.module.partition(".")[0] == "preflight" else ()
         for entry in entries:

@@ -58,7 +58,8 @@ class Tree(Protocol):
         ...
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:
-        """Return `path`, as written in the file `relative_to`, as a path relative to the root; None when outside.
+        """Return `path`, as written in the file `relative_to`, as a path relative to the root; None if it is outside
+        the root.
 
         Tried from the directory of `relative_to` and from the root, in this order; if neither exists the first is
         returned.
@@ -104,7 +105,9 @@ class Source(Protocol):
     name: str
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether the file looks like one of this source, judging by its name and its first bytes. Cheap."""
+        """Return whether the file looks like one of this source, judged by its name and its first bytes. Must be
+        fast.
+        """
         ...
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
@@ -136,7 +139,8 @@ class UnknownOrigin:
 
     Args:
         kind: who or what supplies the text.
-        default: the text of `${NAME:-default}`, as written, used if the caller sets nothing; None without a default.
+        default: the text of `${NAME:-default}`, as written, used if the caller sets nothing; None if there is no
+            default.
         program: the name of the program whose path it is.
         variable: the variable that the caller sets; empty for other texts. It does not affect equality.
     """
@@ -216,7 +220,7 @@ class Command:
         words: the command and its arguments, arrays spread out, in order.
         environment: variables the command will see (exported ones and its own prefix assignments).
         variables: all shell variables at that point, exported or not.
-        condition: the branch it is in, as written in the script; empty = always runs.
+        condition: the condition of the branch that contains it, as written in the script; empty if it always runs.
         outer: for a command inside `srun bash -c '...'`, `bash run.sh` or `ssh host '...'`, the outer command.
         repeated: whether it is in a loop that could not be unrolled.
         directory: where it runs, relative to the root, if a preceding `cd` could be followed; otherwise None.
@@ -337,7 +341,7 @@ class LaunchLine:
 
     @property
     def scope(self) -> Scope:
-        """Return the scope of everything this line claims."""
+        """Return the scope of all claims of this line."""
         return Scope(launch=self.launch_id)
 
 
@@ -481,7 +485,7 @@ def given_variables(path: str) -> dict[str, Variable]:
 
 
 def given_secrets() -> frozenset[str]:
-    """Return the secrets among the variables, as `secret_pieces` of each: because a script may have used them
+    """Return the secrets among the variables, each as its `secret_pieces`, because a script may have used them
     anywhere.
     """
     named = (value for name, value in _VARIABLES.get().items() if is_secret(name) and not is_plain(name, value))
@@ -493,8 +497,8 @@ def defaults_assumed(*, of_all: bool = True, without: frozenset[str] = frozenset
     """Treat variables that no script assigns as unset if the script has a default; yields the assumptions.
 
     Args:
-        of_all: false leaves variables unknown that differ between nodes or that a platform sets, and arguments of
-            scripts.
+        of_all: whether this includes variables that differ between nodes or that a platform sets, and arguments of
+            scripts; otherwise these stay unknown.
         without: variables that are set, so that a program that has a default for them does not use it.
     """
     assumed: dict[str, str] = {}

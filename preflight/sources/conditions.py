@@ -32,7 +32,7 @@ class Section:
     """The value of a section: it is present, and equals nothing.
 
     Args:
-        filled: whether anything is in it.
+        filled: whether the section contains anything.
     """
 
     def __init__(self, *, filled: bool = True) -> None:
@@ -40,7 +40,7 @@ class Section:
 
 
 class Several:
-    """A number of which only is known that it is above 1. A comparison that needs more raises UnknownValue."""
+    """A number that is only known to be greater than 1. A comparison that needs its value raises UnknownValue."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -163,7 +163,7 @@ def _repeat(item: Any) -> Any:
 
 
 def _list_length(item: Any) -> int:
-    """Return the length of a list that is written out: `([0]*1+[1]*7)*2` has 16, `list(range(0, 8))` 8.
+    """Return the length of a literal list: 16 for `([0]*1+[1]*7)*2`, 8 for `list(range(0, 8))`.
 
     Raises UnknownValue for anything else.
     """
@@ -232,7 +232,7 @@ def _item_at(items: Any, place: Any) -> Any:
 
 
 def _rises(items: tuple[Any, ...]) -> bool:
-    """Return whether each number is above the one before. Raises UnknownValue for other items than numbers."""
+    """Return whether each number is greater than the previous one. Raises UnknownValue if an item is not a number."""
     if not all(isinstance(item, int | float) for item in items):
         raise UnknownValue(f"the order of {items!r}")
     return all(low < high for low, high in itertools.pairwise(items))
@@ -243,15 +243,15 @@ _MAX_MATCHED = 300
 
 
 def _matches(text: str, pattern: str) -> bool:
-    """Return whether the whole text has the form of a pattern. Raises UnknownValue for a long text."""
+    """Return whether the whole text matches a pattern. Raises UnknownValue for a long text."""
     if len(text) > _MAX_MATCHED:
         raise UnknownValue("the form of a long text")
     return re.fullmatch(pattern, text) is not None
 
 
 def _number_in(item: Any, pattern: str) -> int | None:
-    """Return the number that the group of a pattern finds in a text: 4 for `p([0-9]+)` in `d2p4`; None if it finds
-    none.
+    """Return the number that the group of a pattern matches in a text: 4 for `p([0-9]+)` in `d2p4`; None if there is no
+    match.
     """
     found = re.search(pattern, item) if isinstance(item, str) and len(item) <= _MAX_MATCHED else None
     return int(found[1]) if found is not None else None
@@ -275,9 +275,7 @@ _MAX_PATTERN = 200
 
 
 def _is_pattern(item: Any) -> bool:
-    """Return whether a text is a valid regular expression; true for anything else. It is compiled, and never
-    matched.
-    """
+    """Return whether a text is a valid regular expression; true for any other value. It is compiled but never used."""
     if not isinstance(item, str) or len(item) > _MAX_PATTERN:
         return True
     try:
@@ -352,7 +350,7 @@ def _evaluate_node(node: ast.expr, value_of: Lookup) -> Any:
 
 
 def _join(node: ast.BoolOp, value_of: Lookup) -> bool:
-    """Return `and` and `or` over known and unknown parts: one part may decide it alone."""
+    """Return the result of `and` or `or` over known and unknown parts: a single part may decide it."""
     deciding = isinstance(node.op, ast.Or)
     missing: UnknownValue | None = None
     for part in node.values:

@@ -1,8 +1,8 @@
 """Dockerfiles (the environment and command of an image), and Compose files (services and the resources of containers).
 
 Instructions as in the Dockerfile reference (BuildKit 0.20): continued lines, both forms of ENV, CMD and ENTRYPOINT in
-shell form and in exec form. Of the build only the packages that `RUN` installs are read: it changes the image, not the
-launch.
+shell form and in exec form. Of the build, only the packages that `RUN` installs are read: the build changes the image,
+not the launch.
 
 Keys as in the Compose specification (compose-spec, 2025). Claims about a service have the scope of the launch it runs,
 or a separate scope.
@@ -467,7 +467,7 @@ def _unresolve_interpolations(text: Text) -> Text:
 
 
 def _unescape_dollars(piece: Lit) -> Iterator[Lit]:
-    """Yield `$$` is Compose's notation for one `$`."""
+    """Yield the parts of a text in which `$$`, Compose's notation for one `$`, is one `$`."""
     at = 0
     while (double := piece.text.find("$$", at)) >= 0:
         yield piece.cut(at, double + 1)
@@ -515,7 +515,7 @@ class DockerfileSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Return whether its name is that of a Dockerfile, and it begins a stage."""
+        """Return whether the file has the name of a Dockerfile and begins a build stage."""
         return is_container_file(file.path) and _FROM.search(file.text) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:

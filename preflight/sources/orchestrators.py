@@ -326,7 +326,9 @@ class _Tasks:
             node_claims.add("gpu_type", gpus.kind, gpus.member, scope=scope)
 
     def _state_ranks(self, launch: Launch, ranks: RanksPerNode, member: Member) -> None:
-        """Add claims about how many copies start; of a launcher's line each copy is a task that starts ranks itself."""
+        """Add claims about the number of copies; each copy of a launcher's command line is a task that starts ranks
+        itself.
+        """
         is_rank = launch.launcher == "python"
         if ranks.total:
             quantity = "world_size" if is_rank else "tasks"

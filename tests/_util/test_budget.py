@@ -185,11 +185,11 @@ def test_steps_come_from_the_fair_share_first_and_then_from_the_pool() -> None:
     budget = Budget(Limits(steps_each=100, steps_fair=10, steps_pool=50))
     budget.attempt(lambda: spend(40))
     assert budget.steps_pool == 20
-    with pytest.raises(BudgetExceeded, match="more than the 30 steps"):
+    with pytest.raises(BudgetExceeded, match="more than the remaining 30 steps"):
         budget.attempt(lambda: spend(31))
     assert budget.steps_pool == 0
     budget.attempt(lambda: spend(10))
-    with pytest.raises(BudgetExceeded, match="more than the 10 steps"):
+    with pytest.raises(BudgetExceeded, match="more than the remaining 10 steps"):
         budget.attempt(lambda: spend(11))
     # A large file has a larger share.
     budget.attempt(lambda: spend(100), size_bytes=1000)
@@ -233,7 +233,7 @@ def test_a_reader_over_budget_leaves_a_required_note_naming_the_file() -> None:
 
 def test_skipped_content_is_a_required_note() -> None:
     (note,) = _reading(lambda: truncate(range(10), 3, "lines"), Budget())
-    assert note.required and note.message == "a.sh: only the first 3 of 10 lines were read; the rest was not judged"
+    assert note.required and note.message == "a.sh: only the first 3 of 10 lines were read; the rest was not checked"
 
 
 def test_a_source_that_is_slow_or_crashes_before_reading_is_named(tmp_path: Path) -> None:
@@ -265,7 +265,7 @@ def test_a_rule_over_budget_is_unknown_under_its_id() -> None:
         ("ABC001", Status.UNKNOWN, True, "a"),
         ("ABC001", Status.UNKNOWN, True, "b"),
     ]
-    assert "ABC001 for-ever was stopped on a, because it takes more than" in outcomes[0].reason
+    assert "ABC001 for-ever was stopped on a, because it needs more than" in outcomes[0].reason
     assert SMOKE == "smoke"
 
 

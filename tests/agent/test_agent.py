@@ -105,7 +105,7 @@ def test_large_value_arrives_complete(with_session: WithSession) -> None:
 def test_value_above_four_mebibytes_is_rejected_by_its_sender(with_session: WithSession) -> None:
     answer = ask(with_session, "big", {"bytes": 30_000_000}, deadline_s=20.0)
     assert isinstance(answer, Failed) and answer.kind == "crashed"
-    assert "cannot send what it observed: a message of 300000" in answer.reason
+    assert "cannot send its result: a message of 300000" in answer.reason
     assert "is larger than 4194304" in answer.reason
 
 

@@ -612,7 +612,7 @@ def test_stopped_context_process_is_reported_and_replaced(with_session: WithSess
         os.kill(first, signal.SIGSTOP)
         answer = await session.request("shipped.probes:echo", context=HERE, deadline_s=0.3)
         assert isinstance(answer, Failed) and answer.kind == "timeout"
-        assert "shipped.probes:echo below the process in the job context" in answer.reason
+        assert "shipped.probes:echo, under the process in the job context" in answer.reason
         assert answer.reason.endswith("which is stopped")
         assert await anyio.to_thread.run_sync(gone_within, [first], 3.0) == []
         assert isinstance((await many(session, 1, HERE))[0], Done)

@@ -115,7 +115,7 @@ def test_login_node_requests_the_jobs_resources(cluster: Cluster, running: Slurm
     run = report["run"]
     assert isinstance(run, dict)
     assert "salloc --mem=1G --nodes=2 --ntasks-per-node=1 --partition=two" in run["origin"]["words"]
-    assert "2 of 2 nodes answered over slurm: node[1-2]" in text
+    assert "2 of 2 nodes responded over slurm: node[1-2]" in text
     assert running.jobs() == []
 
 
@@ -126,7 +126,7 @@ def test_impossible_request_is_reported_without_nodes(cluster: Cluster, running:
     findings = report["findings"]
     assert isinstance(findings, list)
     assert sorted({f["id"] for f in findings if f["severity"] == "error"}) == ["ALC002", "ALC005", "ALC006"], text
-    assert "requests 3 nodes, and partition two allows at most 2" in text
+    assert "requests 3 nodes, but partition two allows at most 2" in text
     assert "requests 3:00:00, and partition two allows at most 01:00:00" in text
     assert running.jobs() == []
 
@@ -134,7 +134,7 @@ def test_impossible_request_is_reported_without_nodes(cluster: Cluster, running:
 def test_a_partition_that_is_down_is_named(cluster: Cluster, running: Slurm, tmp_path: Path) -> None:
     script = job_in(tmp_path, nodes=2, partition="closed")
     code, _, text = from_outside(cluster, script, "--until", "node", "--gather-deadline", "2")
-    assert code == 1 and "closed is DOWN, and starts no jobs" in text, text
+    assert code == 1 and "closed is DOWN, so it starts no jobs" in text, text
     assert running.jobs() == []
 
 

@@ -124,7 +124,7 @@ def test_plugin_modules_come_with_their_packages() -> None:
     shipment = pack_extra_modules([("acme.probes.disk", "X = 1\n")])
     assert shipment.modules == {"acme.probes.disk": "X = 1\n", "acme": "", "acme.probes": ""}
     assert shipment.packages == ["acme", "acme.probes"]
-    with pytest.raises(BundleError, match="the sources of plugins for nodes are"):
+    with pytest.raises(BundleError, match="the plugin sources for nodes are"):
         pack_extra_modules([("acme.probes.disk", "#" * (MAX_BYTES + 1))])
 
 

@@ -179,7 +179,7 @@ def test_reason_why_a_pod_does_not_run_is_reported(stub: Stub, tmp_path: Path) -
     assert kind == "missing" and "trainer (registry.example/train:1): ImagePullBackOff: Back-off" in words
     kind, words = problems["gpu-3"]
     assert kind == "unreachable" and "Evicted low on resource: memory" in words
-    assert problems["train-4"] == ("missing", "train-4: no pod has index 4: the Job has not made it")
+    assert problems["train-4"] == ("missing", "train-4: no pod has index 4: the Job has not created the pod")
 
 
 def test_a_pod_that_starts_late_is_waited_for(stub: Stub, tmp_path: Path) -> None:
@@ -233,7 +233,7 @@ def test_denied_exec_is_reported_for_each_node(stub: Stub, tmp_path: Path) -> No
 
 def test_expired_login_is_reported(stub: Stub, tmp_path: Path) -> None:
     config = stub.write_kubeconfig(tmp_path / "kubeconfig", token="old")
-    with pytest.raises(ExecutorError, match="the login is missing or has expired") as caught:
+    with pytest.raises(ExecutorError, match="the credentials are missing or have expired") as caught:
         gathered(KubernetesExecutor().configured({"kubeconfig": str(config), "job": "train"}))
     assert caught.value.kind == "denied"
 
@@ -363,7 +363,7 @@ def test_own_pods_resemble_the_jobs_without_its_services() -> None:
     [
         ({}, "the pods are unknown"),
         ({"create": "yes"}, "manifest=FILE"),
-        ({"create": "yes", "manifest": __file__, "job": "train"}, "job selects existing ones"),
+        ({"create": "yes", "manifest": __file__, "job": "train"}, "job selects existing pods"),
         ({"manifest": __file__}, "is not valid YAML"),
     ],
 )
@@ -379,7 +379,7 @@ def test_the_pods_of_the_job_it_runs_in_are_found(stub: Stub, tmp_path: Path) ->
     assert "JOB_COMPLETION_INDEX=0" in chosen.detect(own)
     assert chosen.detect({"KUBERNETES_SERVICE_HOST": "10.0.0.1"}) == ""
     found = gathered(chosen, NodeRequest(deadline_s=20.0, environment=own))
-    assert found.source.startswith("pods of job train, whose pod this is")
+    assert found.source.startswith("pods of job train, in one of whose pods preflight runs")
 
 
 def test_python_without_the_client_is_reported(stub: Stub, tmp_path: Path) -> None:
@@ -419,8 +419,8 @@ def test_failing_init_container_is_reported() -> None:
         (98, "preflight-no-python: python3", "missing", "no Python >= 3.8 in the image of p: tried python3"),
         (127, "sh: not found", "crashed", "exit code 127"),
         (None, 'exec: "/bin/sh": executable file not found in $PATH', "missing", "no /bin/sh"),
-        (None, "", "timeout", "started nothing within 5 s"),
-        (None, "broken pipe", "unreachable", "ended before the agent answered"),
+        (None, "", "timeout", "did not start the agent within 5 s"),
+        (None, "broken pipe", "unreachable", "ended before the agent responded"),
         (137, "", "crashed", "exit code 137"),
     ],
 )

@@ -28,7 +28,7 @@ This process on Ray Client was started with:
     ("message", "kind", "words"),
     [
         (MISMATCH, "blocked", "the cluster runs Ray 2.9.0 with Python 3.10.13"),
-        (MISMATCH, "blocked", "has Ray 2.60.0 with Python 3.11.7; name a Python like the cluster's"),
+        (MISMATCH, "blocked", "has Ray 2.60.0 with Python 3.11.7; name the same Python as the cluster's"),
         ("ConnectionError: Could not find any running Ray instance. Please specify", "unreachable", "`ray status"),
         ("RpcError: UNAUTHENTICATED: InvalidAuthToken: no", "denied", "RAY_AUTH_TOKEN"),
         ("RuntimeError: Can't find a `node_ip_address.json` file", "unreachable", "ray://HEAD:10001"),
@@ -119,7 +119,7 @@ def test_lost_node_is_included_only_if_the_job_needs_it() -> None:
     assert names(chosen, count=4) == ["gpu-1", "gpu-2"]
 
     async def opened() -> None:
-        with pytest.raises(ExecutorError, match="gpu-2: Ray lost it: health check failed"):
+        with pytest.raises(ExecutorError, match="gpu-2: Ray lost this node: health check failed"):
             await chosen.open(Node("gpu-2", 1), deadline_s=1.0, bundle=no_bundle)
 
     anyio.run(opened)
@@ -182,8 +182,8 @@ def test_agent_failures_are_explained(code: int | None, words: str, kind: str, m
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("127.0.0.1:9", "nothing answers at 127.0.0.1:9"),
-        ("ray://127.0.0.1:9", "nothing answers at ray://127.0.0.1:9"),
+        ("127.0.0.1:9", "nothing responds at 127.0.0.1:9"),
+        ("ray://127.0.0.1:9", "nothing responds at ray://127.0.0.1:9"),
         ("no-such-host.invalid:6379", "does not resolve here"),
     ],
 )

@@ -143,7 +143,7 @@ def test_slurm_refusal_is_quoted(cluster: Cluster, running: Slurm) -> None:
     origin = origin_of(cluster, "--hosts", "nosuch")
     assert origin["problem_kind"] == "denied"
     assert (
-        'Slurm refuses `salloc --nodelist=nosuch --nodes=1`: "Job submit/allocate failed: Invalid' in origin["problem"]
+        'Slurm rejects `salloc --nodelist=nosuch --nodes=1`: "Job submit/allocate failed: Invalid' in origin["problem"]
     )
     assert running.jobs() == []
 

@@ -73,7 +73,7 @@ def test_malformed_host_list_is_rejected(text: str) -> None:
     with pytest.raises(ValueError):
         expand_hosts(text)
     if text:
-        with pytest.raises(ExecutorError, match="nodes is invalid"):
+        with pytest.raises(ExecutorError, match="node list is invalid"):
             read_node_list(text)
     assert read_node_list("(null)") == ()
 

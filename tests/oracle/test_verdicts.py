@@ -87,7 +87,7 @@ def test_accepted_cases_have_no_error(name: str, rows: list[Answer], request: py
 def test_unchanged_configurations_have_no_error(name: str) -> None:
     seeds = list(answers(verdict for verdict in recorded(name) if not verdict.case.changes))
     assert seeds
-    assert not [(row.verdict.case.config_format, error.id) for row in seeds for error in row.contradictions]
+    assert not [(row.verdict.case.form, error.id) for row in seeds for error in row.contradictions]
 
 
 @pytest.mark.parametrize("name", sorted(LIMITS))
@@ -97,5 +97,5 @@ def test_recorded_verdicts_are_complete(name: str) -> None:
     assert all(verdict.version and verdict.date for verdict in verdicts)
     # A refusal says why and which change caused it; the valid configurations are accepted.
     assert all(verdict.message and verdict.blamed for verdict in verdicts if verdict.refused)
-    assert not [verdict.case.config_format for verdict in verdicts if not verdict.case.changes and verdict.refused]
+    assert not [verdict.case.form for verdict in verdicts if not verdict.case.changes and verdict.refused]
     assert sum(verdict.refused for verdict in verdicts) >= LIMITS[name]["refusals"]

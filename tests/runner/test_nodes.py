@@ -547,7 +547,7 @@ def test_a_container_that_cannot_be_entered_is_reported() -> None:
     named = context_of(
         job(claim("container", "nvcr.io/x:1")), python="/usr/bin/python3", directory="", trust_job=True, prelude=False
     )
-    assert named.context is not None and "outside of the container nvcr.io/x:1" in named.provenance
+    assert named.context is not None and "outside the container nvcr.io/x:1" in named.provenance
 
 
 def test_the_launch_of_several_processes_is_the_main_one() -> None:

@@ -371,7 +371,7 @@ def test_a_mistake_in_the_job_is_reported_while_nodes_are_reached(recording_exec
 
     with pytest.raises(UsageError, match="there is no such file"):
         run.run("check", OPTIONS, read)
-    with pytest.raises(UsageError, match="no launch script or configuration was recognised"):
+    with pytest.raises(UsageError, match="no launch script or configuration was recognized"):
         run.run("check", OPTIONS, lambda progress: LoadedJobs(replace(BASE, jobs=()), ()))
     assert recording_executor.closed
 

@@ -1,5 +1,5 @@
-"""Holds lint against the validators of the frameworks themselves.
+"""Compares lint with the frameworks' own validators.
 
 A framework's own start-up checks are run on valid configurations and on changed ones; their verdicts are kept in
-`tests/oracle/verdicts/`, and `tests/oracle/` holds lint to them. `docs/oracle.md` has the figures.
+`tests/oracle/verdicts/`, and `tests/oracle/` tests lint against them. `docs/oracle.md` has the figures.
 """

@@ -1,4 +1,4 @@
-"""A case: the files of a small job, and what was changed in them; a verdict: what the framework says of it."""
+"""A case: the files of a small job, and the changes made to them; a verdict: the framework's result for the case."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Case:
     """The files of one job.
 
     Args:
-        config_format: the format of the configuration: `script`, `yaml`, `flags`, `file`.
+        form: the format of the configuration: `script`, `yaml`, `flags`, `file`.
         files: the text of each file by its path.
         command: the words of the launch line as the framework's program gets them; empty if it gets none.
         changes: the differences from the valid configuration; empty for that one itself.
@@ -48,7 +48,7 @@ class Case:
     """
 
     framework: str
-    config_format: str
+    form: str
     files: dict[str, str]
     command: tuple[str, ...] = ()
     changes: tuple[Change, ...] = ()
@@ -57,7 +57,7 @@ class Case:
     @property
     def id(self) -> str:
         """Return a name that depends only on the content."""
-        content = json.dumps([self.framework, self.config_format, self.files, self.command], sort_keys=True)
+        content = json.dumps([self.framework, self.form, self.files, self.command], sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:12]
 
 

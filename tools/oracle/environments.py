@@ -56,8 +56,7 @@ def asked(framework: Framework, cases: Sequence[Case]) -> dict[str, tuple[str, s
     with tempfile.TemporaryDirectory() as folder:
         source, target = Path(folder) / "cases.jsonl", Path(folder) / "said.jsonl"
         rows = (
-            {"id": case.id, "config_format": case.config_format, "files": case.files, "command": list(case.command)}
-            for case in cases
+            {"id": case.id, "form": case.form, "files": case.files, "command": list(case.command)} for case in cases
         )
         source.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         FOLDER.mkdir(parents=True, exist_ok=True)

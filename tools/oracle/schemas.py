@@ -1,4 +1,4 @@
-"""Writes what a framework's own models take of each key, as data that the rules judge settings by.
+"""Writes the values that a framework's own models accept for each key, as data for the rules about settings.
 
 python -m tools.oracle.schemas deepspeed
 """

@@ -1,4 +1,4 @@
-"""What lint says of recorded cases, against what the frameworks said.
+"""Compares lint's results on recorded cases with the frameworks' verdicts.
 
 python -m tools.oracle.score [NAME ...]     the table of docs/oracle.md; with --misses, what is not found
 """
@@ -156,14 +156,12 @@ def _print_misses(rows: list[Answer]) -> None:
         verdict = row.verdict
         blamed = [f"{c.key} {c.kind} {c.value!r}" for n, c in enumerate(verdict.case.changes) if n in verdict.blamed]
         if verdict.refused and not row.found:
-            print(
-                f"MISSED {verdict.case.id} {verdict.case.config_format} {verdict.message[:160]} <- {'; '.join(blamed)}"
-            )
+            print(f"MISSED {verdict.case.id} {verdict.case.form} {verdict.message[:160]} <- {'; '.join(blamed)}")
             for error in row.errors:
                 print(f"    but {error.id} at {error.locations[0].path}:{error.locations[0].line}")
         if row.contradictions:
             changes = "; ".join(f"{c.key} {c.kind} {c.value!r}" for c in verdict.case.changes)
-            print(f"WRONG {verdict.case.id} {verdict.case.config_format} <- {changes}")
+            print(f"WRONG {verdict.case.id} {verdict.case.form} <- {changes}")
             for error in row.errors:
                 print(f"    {error.id} at {error.locations[0].path}:{error.locations[0].line}: {error.message}")
 

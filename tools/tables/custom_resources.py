@@ -1,9 +1,10 @@
-"""Writes `custom_resources.json`: what the API server accepts of the custom resources that hold training jobs.
+"""Writes `custom_resources.json`: what the API server accepts in the custom resources that contain training jobs.
 
     python -m tools.tables.custom_resources FOLDER
 
-FOLDER holds one folder for each release of an operator (`jobset-v0.12.0`) with its CustomResourceDefinitions; `ORIGINS`
-says where each comes from. Descriptions are left out and equal parts are kept once, so that 26 releases take 100 KB.
+FOLDER contains one folder for each release of an operator (`jobset-v0.12.0`) with its CustomResourceDefinitions;
+`ORIGINS` says where each comes from. Descriptions are left out and equal parts are kept once, so that 26 releases take
+100 KB.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writes rows as a JSON document with one row a line."""
+"""Writes rows as a JSON document with one row per line."""
 
 from __future__ import annotations
 

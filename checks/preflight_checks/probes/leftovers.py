@@ -537,7 +537,7 @@ _MAX_BYTES = 1 << 16
 class ShutdownSigns:
     """The signs on this node itself. `shutdown` is the planned action (reboot, poweroff ...), empty if none;
     `shutdown_in_s` the time until then, by the node's own clock. `no_logins` is the text of the file that blocks
-    logins; None without one. `restart_wanted`: whether updated packages need a restart.
+    logins; None if there is none. `restart_wanted`: whether updated packages need a restart.
     """
 
     shutdown: str = ""

@@ -208,7 +208,7 @@ class Target:
     """The result of connecting to one host and port of a peer.
 
     `status`: `ok`; before a connection `unresolved`, `no-route`, `refused`, `prohibited` (by an ICMP message),
-    `filtered` (no response in time), `unbound` (the peer could not listen there), `untried` (no time was left); after
+    `filtered` (no response in time), `unbound` (the peer could not listen there), `untried` (no time left); after
     it `silent` (accepted, but no reply), `reset`, `stranger` (something else replies); while sending `stalled` and
     `slow`. `arrived_bytes` is the largest message that was acknowledged, `lost_bytes` the first one that was not.
     `source` is our own address on the connection, `seen_as` that which the peer saw, `passed_over` the addresses of the

@@ -466,7 +466,7 @@ def _node_story(past: Past, node: str, worse: Sequence[Worse]) -> Story:
     is_step = all(item.is_step for item in worse)
     parts = [_amount(item.quantity, item.change, item.compared.is_ratio) for item in worse]
     how = "in one step" if is_step else "slowly"
-    message = f"got worse {how}, compared with comparable nodes: {join_words(parts)}"
+    message = f"got worse {how}, relative to comparable nodes: {join_words(parts)}"
     since = past.time_of(min(item.since for item in worse))
     forecast = "" if is_step else next(filter(None, (_forecast(past, item) for item in worse if not item.is_step)), "")
     names = tuple(item.quantity.name for item in worse)
@@ -497,7 +497,7 @@ def _forecast(past: Past, worse: Worse) -> str:
         return ""
     side = "below" if sign < 0 else "above"
     first, last = day(times[-1][0] + soon), day(times[-1][0] + late)
-    reached = f"{limit * 100:.0f} % {side} equal nodes"
+    reached = f"{limit * 100:.0f} % {side} comparable nodes"
     return f"at this rate it is {reached} between {first} and {last} (95 % interval of the slope)"
 
 

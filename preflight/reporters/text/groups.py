@@ -188,7 +188,7 @@ def why_not_judged(report: Report) -> str:
 
 
 def unknown_sizes(report: Report) -> str:
-    """Return the part of the headline about launches with an unknown number of ranks; empty without any."""
+    """Return the part of the headline about launches with an unknown number of ranks; empty if there are none."""
     understood = report.understood
     number = understood.worlds_symbolic + understood.worlds_unknown
     if not number:
@@ -209,7 +209,7 @@ def launched_by_documents(report: Report) -> str:
 
 
 def compared_with(report: Report) -> str:
-    """Return the part of the headline about the version that the report is compared with; empty without one."""
+    """Return the part of the headline about the version that the report is compared with; empty if there is none."""
     since = report.configuration.since
     if since is None or not report.jobs:
         return ""

@@ -56,7 +56,7 @@ class DocumentsSource:
     roles = ()
 
     def recognises(self, file: SourceFile) -> bool:
-        """Whether it is Markdown, whatever is quoted in it."""
+        """Return whether the file is Markdown, regardless of what it quotes."""
         return _NAME.fullmatch(posixpath.basename(file.path)) is not None
 
     def read(self, file: SourceFile, tree: Tree, *, scope: Scope = WHOLE_JOB, role: str = "") -> Reading:
@@ -87,7 +87,7 @@ class DocumentsSource:
 
 
 def _blocks(text: FileText) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each block of shell code, and of each code span that launches."""
+    """Yield the start and end of each block of shell code, and of each code span that starts ranks."""
     from markdown_it import MarkdownIt
 
     starts = [0, *(match.end() for match in re.finditer("\n", text.text)), len(text.text)]
@@ -110,7 +110,7 @@ def _blocks(text: FileText) -> Iterator[tuple[int, int]]:
 
 
 def _launching_code(text: FileText, start: int, end: int, file: SourceFile, tree: Tree) -> Iterator[Text]:
-    """Yield each command line of a block that may launch, after the lines that prepare it.
+    """Yield each command line of a block that may start ranks, preceded by the lines that prepare it.
 
     If a line begins with a prompt, the lines without one are output. A block with a loop or a function is code as a
     whole.
@@ -150,7 +150,7 @@ def _exists(line: str, where: str, tree: Tree) -> bool:
 
 
 def _joined_lines(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each line, with those that continue it after a backslash."""
+    """Yield the start and end of each line, including the lines that continue it after a backslash."""
     at = start
     for line in text[start:end].splitlines(keepends=True):
         stop = at + len(line)

@@ -510,9 +510,9 @@ def state_settings(
         only: the top-level keys to claim; empty for all.
         floats_without_dot: whether the framework reads `1e-4` as a number (OmegaConf does, PyYAML reads a text).
         key_of: how a key is written in a path.
-        stops: whether a section or list is stated without what is in it.
+        stops: whether a section or list is stated without its content.
         read: the value of a node.
-        because: the claims that each claim rests on.
+        because: the claims that each claim is based on.
         names: whether the names of listed sections are stated together, as `tasks.names`.
     """
     wanted = frozenset(only)
@@ -554,7 +554,7 @@ def _state(node_claims: NodeClaims, member: Member, path: str, reader: _Reader, 
 
 
 def _may_be_secret(node: Node) -> bool:
-    """Return whether the value of a key with a secret's name may be one.
+    """Return whether the value of a key with a secret's name may be a secret.
 
     A section, a truth value, null, and a list of names of secrets are not.
     """
@@ -659,7 +659,7 @@ def _state_paddlerec(node_claims: NodeClaims, root: Node) -> None:
 
 
 def _state_runners(node_claims: NodeClaims, root: Node, runner: Member) -> None:
-    """The runners of the older generation; `mode` selects those that run."""
+    """Add claims for the runners of the older generation; `mode` selects those that run."""
     items = [item for item in runner.node.items if item.kind is Kind.OBJECT]
     names = tuple(item.text("name") for item in items)
     if names and all(names) and len(items) == len(runner.node.items):

@@ -1,10 +1,12 @@
 """Hugging Face: a model's own `config.json`, arguments of trainers and files that hold them, Accelerate's files.
 
 Source of the keys: transformers/models/*/configuration_*.py (4.57) and paddlenlp/transformers/*/configuration.py (2.8);
-llama-models (params.json). It is read for a launch that names the folder; by itself such a file starts nothing.
+llama-models (params.json). A `config.json` is read for a launch that names its folder; by itself, such a file starts
+nothing.
 
-The sums are those of the weights in transformers/models/{llama,mistral,mixtral,qwen2,qwen2_moe,qwen3,qwen3_moe,
-deepseek_v3,gpt2}/modeling_*.py (4.57). For other kinds of models no number is computed.
+Numbers of parameters are the sums of the weights in
+transformers/models/{llama,mistral,mixtral,qwen2,qwen2_moe,qwen3,qwen3_moe, deepseek_v3,gpt2}/modeling_*.py (4.57). For
+other kinds of models no number is computed.
 """
 
 from __future__ import annotations
@@ -281,7 +283,7 @@ def state_fsdp(node_claims: NodeClaims, members: Iterable[Member]) -> None:
 
 
 def precision_of(name: str, value: Value) -> Value | None:
-    """Return the precision that `fp16` or `bf16` selects; None when it is off or left to the library (`auto`)."""
+    """Return the precision that `fp16` or `bf16` selects; None if it is off or left to the library (`auto`)."""
     on = as_bool(value)
     return Known(name) if on == Known(True) else None
 
@@ -465,7 +467,7 @@ def _deepspeed(node_claims: NodeClaims, root: Node, tree: Tree) -> Iterator[Refe
 
 
 def _references(node_claims: NodeClaims, member: Member | None, role: str, tree: Tree) -> Iterator[Reference]:
-    """Refer to the file below the root that a member names."""
+    """Yield a reference to the file below the root that a member names."""
     path = member.node.text() if member is not None else ""
     target = tree.resolve(path, relative_to=node_claims.file.path) if path else None
     if member is not None and target is not None:
@@ -473,7 +475,7 @@ def _references(node_claims: NodeClaims, member: Member | None, role: str, tree:
 
 
 def _model(node_claims: NodeClaims, root: Node, tree: Tree) -> Iterator[Reference]:
-    """Yield the model's own configuration, where the file names a folder of the tree."""
+    """Yield the model's own configuration, if the file names a folder of the tree."""
     for key in ("model_name_or_path", "base_model"):
         member, path = root.member(key), root.text(key)
         target = config_of(path, tree, tree.resolve(path, relative_to=node_claims.file.path)) if path else None

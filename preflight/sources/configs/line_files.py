@@ -1,8 +1,8 @@
-"""Files with one entry a line: host files, and files of environment variables.
+"""Files with one entry per line: host files, and files of environment variables.
 
-One `NAME=value` per line, with or without `export` and quotes; a value that refers to another variable is unknown. NCCL
-sets from its own file (NCCL_CONF_FILE, `/etc/nccl.conf`) what the environment does not have, and takes values literally
-(src/misc/param.cc, NCCL 2.27). So does Open MPI with the parameters of a file that `mpirun -am` names
+One `NAME=value` per line, with or without `export` and quotes; a value that refers to another variable is unknown. From
+its own file (NCCL_CONF_FILE, `/etc/nccl.conf`), NCCL sets the variables that the environment does not set, and uses the
+values literally (src/misc/param.cc, NCCL 2.27). So does Open MPI with the parameters of a file that `mpirun -am` names
 (mca_base_parse_paramfile.c, 4.1).
 
 DeepSpeed uses every host of the file, each with all its slots, unless `--num_nodes`, `--num_gpus`,
@@ -277,7 +277,7 @@ def _claims(lines: list[_Line], scope: Scope, *, is_whole: bool) -> Iterator[Cla
 
 
 def _mixed_line_notes(lines: list[_Line]) -> Iterator[Note]:
-    """Yield lines without slots among lines with them: Open MPI accepts them, DeepSpeed stops."""
+    """Yield notes about lines without slots if other lines have slots: Open MPI accepts them, DeepSpeed stops."""
     if not any("slots=" in line.spelling for line in lines):
         return
     for line in lines:

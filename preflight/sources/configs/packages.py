@@ -1,6 +1,6 @@
 """Reads the packages that a job installs, with their versions: requirement files, `pyproject.toml` and lock files.
 
-Every distribution is stated, under the name by which the rules know it; which of them matter, the rules say.
+Every distribution is stated under the name that the rules use; the rules determine which of them matter.
 
 Sources: uv 0.9 and Poetry 2.2 (`[[package]]` with name and version), pixi 0.55 (lock file version 6: `packages` with
 one address per package), pipenv 2025 (`default` with `version`). A package that a lock file lists in several versions,
@@ -92,7 +92,7 @@ def package_of_image(image: str) -> Package | None:
 
 
 def cuda_of(text: str) -> str:
-    """Return `11.8` for a string with `cu118` in it; empty without one."""
+    """Return `11.8` for a string that contains `cu118`; empty if there is no such part."""
     found = _CUDA.search(text)
     return f"{found[1][:-1]}.{found[1][-1]}" if found else ""
 

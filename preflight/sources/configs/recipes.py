@@ -104,7 +104,7 @@ def _pieces(code: Text) -> Text:
 
 
 def _joined_lines(text: str) -> Iterator[tuple[int, int]]:
-    """Yield the start and end of each line, with those that continue it after a backslash."""
+    """Yield the start and end of each line, including the lines that continue it after a backslash."""
     lines, at, start = text.split("\n"), 0, 0
     for number, line in enumerate(lines):
         at += len(line) + 1
@@ -126,8 +126,8 @@ def _recipe_lines(text: FileText) -> Iterator[tuple[Text, Place]]:
 
 
 def _cells(text: FileText, file: SourceFile, tree: Tree, magics: Magics) -> Iterator[tuple[Text, Place]]:
-    """Yield the shell code of a notebook: whole `%%bash` cells, and each `!command` line; `magics` holds what earlier
-    cells set up.
+    """Yield the shell code of a notebook: whole `%%bash` cells, and each `!command` line; `magics` contains the
+    settings of earlier cells.
     """
     try:
         notebook: Any = json.loads(text.text)
@@ -357,7 +357,7 @@ class Magics:
 
     @property
     def claims(self) -> Iterator[Claim]:
-        """Yield the variables that only one line sets, and no Python; others depend on the order in which cells are
+        """Yield the variables that only one line, and no Python, sets; others depend on the order in which cells are
         run.
         """
         for name, found in self._claims.items():
@@ -376,7 +376,7 @@ class Magics:
         self.variables[name] = Slot(Kind.TEXT, place, text_of, exported=True)
 
     def _change(self, line: Lit) -> None:
-        """Forget the values of the variables that a line of Python changes; of all, if it names none."""
+        """Forget the values of the variables that a line of Python changes; of all variables if it names none."""
         named = {*_NAMED.findall(line.text), *_KEYWORD.findall(line.text)}
         if not named or "load_dotenv" in line.text:
             named = set(self.variables)

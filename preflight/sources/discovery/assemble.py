@@ -124,7 +124,9 @@ _ASKED = re.compile(r"""(?:environ\.get|getenv)\(\s*["'](\w+)["']\s*,""")
 
 
 def _with_defaults(job: Job, named: Sequence[str], recognised: RecognisedFiles) -> Job:
-    """Return the job, with what it is where the caller sets no variable that its scripts have a default for."""
+    """Return the job with `by_default`: the job if the caller sets none of the variables that its scripts have defaults
+    for.
+    """
     if job.probable or is_assuming():
         return job
     entries = [file.path for file in job.files if file.path in named] or [job.name]
@@ -236,14 +238,14 @@ def _directory_jobs(recognised: RecognisedFiles, walked: Walked) -> list[Job]:
 
 
 def _launches_others(document: Job, others: Iterable[Sequence[Job]]) -> bool:
-    """Whether a document launches a program that no script or manifest launches."""
+    """Return whether a document launches a program that no script or manifest launches."""
     launched = {launch.program for group in others for job in group for launch in job.launches}
     return any(launch.program not in launched for launch in document.launches)
 
 
 def _overwritten(job: Job) -> set[str]:
-    """Return the files that a script of the job overwrites before it uses them: as they lie, they are not of any
-    job.
+    """Return the files that a script of the job overwrites before it uses them: in their present form, they belong to
+    no job.
     """
     places = {note.span for note in job.notes if note.detail is NoteDetail.OVERWRITTEN}
     return {reference.target for reference in job.references if reference.span in places}
@@ -461,8 +463,8 @@ _FROM = re.compile(r"(?:[ \t]*(?:#[^\n]*|ARG[^\n]*)?\n)*FROM[ \t]+\S")
 def name_by_content(content: bytes, sources: Sequence[Source]) -> str:
     """Return a name for the content of standard input, with the suffix of its kind.
 
-    Without a suffix if a source recognises the content as it is, as manifests and scripts with a first line that names
-    their shell, or if none does with any suffix.
+    The name has no suffix if a source recognises the content without one (manifests, and scripts whose first line names
+    their shell), or if no suffix makes a source recognise it.
     """
     found = decode(STDIN, content)
     if not isinstance(found, SourceFile):

@@ -462,7 +462,7 @@ def _renumber(reading: Reading, taken: Collection[str]) -> Reading:
 
 
 def _rescope_headers(claims: Sequence[Claim]) -> list[Claim]:
-    """Return a batch header applies only to its own submission: if a job has several, only to its own launches."""
+    """Return the claims, with those of a batch header limited to its own submission's launches, if there are any."""
     scopes = list(dict.fromkeys(claim.scope for claim in claims if claim.scope.launch))
     moved: list[Claim] = []
     for claim in claims:
@@ -521,7 +521,7 @@ _BEFORE_COMMAND = re.compile(r"(?:.*(?:&&|\|\|?|;|\(|\b(?:then|do|else|time|nohu
 
 
 def _is_found_by_path(reference: Reference) -> bool:
-    """Return whether a script is called as a command without a folder, which the shell looks for in PATH alone."""
+    """Return whether a script is called as a command without a folder, which the shell looks for only in PATH."""
     span = reference.span
     written = span.snippet[span.column - 1 : span.end_column - 1]
     before = span.snippet[: span.column - 1]

@@ -262,7 +262,7 @@ class _Git:
         }
 
     def _borrow(self, own: Path, common: Path) -> None:
-        """Make the private repository: its own configuration, and copies of the references."""
+        """Create the private repository: its own configuration, and copies of the references."""
         (self._folder / "refs").mkdir(parents=True)
         names: set[bytes] = set()
         for name in ("HEAD", "ORIG_HEAD", "FETCH_HEAD", "MERGE_HEAD"):
@@ -433,7 +433,7 @@ def _belongs(top: Path, own: Path, common: Path) -> bool:
 
 
 def _keeps(folder: Path, submodule: Path) -> bool:
-    """Return whether the repository of `folder` has this one among those of its submodules."""
+    """Return whether the repository of `folder` lists this one among the repositories of its submodules."""
     if not os.path.lexists(folder / ".git"):
         return False
     own = git_folder(folder)
@@ -441,7 +441,7 @@ def _keeps(folder: Path, submodule: Path) -> bool:
 
 
 def _copy_reference(source: Path, target: Path, names: set[bytes]) -> None:
-    """Copy a file that holds the name of a commit or of another reference; ignore any other."""
+    """Copy a file that contains the name of a commit or of another reference; ignore any other file."""
     try:
         content = regular_file.read(source, 65_536, follow_links=False)
     except OSError:

@@ -143,7 +143,7 @@ class RecognisedFiles:
         return isinstance(file, SourceFile) and bool(_BATCH_HEADER.search(file.text[:8192])) and self.rank(path) == 0
 
     def is_document(self, path: str) -> bool:
-        """Whether this is a document whose command lines are examples for readers."""
+        """Return whether the file is a document whose command lines are examples for readers."""
         file = self.tree.read(path)
         source = self.source_of(file, "") if isinstance(file, SourceFile) else None
         return source is not None and source.name == "document"

@@ -7,9 +7,10 @@ git itself is not run: the configuration of a repository can name commands (`cor
 the repository may be hostile. The index is read here, versions 2 to 4, with bounds on everything in it: the prefix
 compression of version 4 could otherwise encode gigabytes of paths in a few megabytes. Format: gitformat-index(5).
 
-This is a convenience, not a protection: a hidden file can still be named, and files that git tracks are never hidden by
-a `.gitignore`. The files come from the tree that is judged, so their size, their patterns and the time for matching are
-bounded. If a bound is reached, nothing is hidden any more: judging too much is better than judging too little.
+Honouring `.gitignore` is a convenience, not a protection: a hidden file can still be named, and files that git tracks
+are never hidden by a `.gitignore`. The files come from the tree that is judged, so their size, their patterns and the
+time for matching are bounded. If a bound is reached, nothing is hidden any more: judging too much is better than
+judging too little.
 """
 
 from __future__ import annotations
@@ -340,7 +341,7 @@ def tracked_in(top: Path) -> Tracked:
     A repository without an index (nothing was ever added) tracks nothing.
 
     Raises:
-        Unreadable: there is an index, and it cannot be read.
+        UnreadableIndex: there is an index, and it cannot be read.
     """
     try:
         folder = git_folder(top)

@@ -156,7 +156,7 @@ class _Reader:
                 at = line_end
 
     def _header(self, at: int) -> int:
-        """Return `[a.b]` or `[[a.b]]`: the following keys belong to that table."""
+        """Read `[a.b]` or `[[a.b]]`, whose table the following keys belong to; return its end."""
         several = self.text.startswith("[[", at)
         keys, end = self._keys(at + (2 if several else 1))
         closing = "]]" if several else "]"

@@ -264,9 +264,7 @@ _MACRO = re.compile(r"%([A-Za-z_][\w./]*)$")
 
 
 def parse(text: str) -> Document:
-    """Return the assignments of a file. Lines that are none are skipped: these formats have no errors that matter
-    here.
-    """
+    """Return the assignments of a file. Other lines are skipped: these formats have no errors that matter here."""
     members: list[Member] = []
     macros: dict[str, Node] = {}
     section, indented, start = "", False, 0

@@ -111,7 +111,9 @@ class DirectoryTree:
         return found
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:
-        """Return `path`, as written in `relative_to`, as a path relative to the root; None when it leads outside."""
+        """Return `path`, as written in `relative_to`, as a path relative to the root; None if it leads outside the
+        root.
+        """
         inside = path
         if path.startswith("~"):
             return _elsewhere(path, relative_to, self.exists)
@@ -276,7 +278,7 @@ class MemoryTree:
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:
         """Return `path`, as written in `relative_to`; None if it is absolute and names no file of the tree, or leads
-        above.
+        above the root.
         """
         if path.startswith(("/", "~")):
             return _elsewhere(path, relative_to, self._exists)
@@ -297,7 +299,7 @@ class MemoryTree:
 
 
 class OverlayTree:
-    """Another tree overlaid with some files: so a here-document's output is read as if the file existed."""
+    """Another tree, overlaid with some files, so that the output of a here-document is read as if the file existed."""
 
     def __init__(self, base: Tree, files: Mapping[str, str | bytes | None]) -> None:
         self._base = base
@@ -316,7 +318,7 @@ class OverlayTree:
         return self._base.head(path) if isinstance(self._base, DirectoryTree) else None
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:
-        """As in the underlying tree, but overlaid files exist."""
+        """Resolve a path as in the underlying tree, except that overlaid files exist."""
         over = self._overlay.resolve(path, relative_to=relative_to)
         return over if over in self._overlay.files else self._base.resolve(path, relative_to=relative_to)
 
@@ -366,7 +368,9 @@ _ELSEWHERE = re.compile(
 
 
 def _elsewhere(path: str, relative_to: str, exists: Callable[[str], bool]) -> str | None:
-    """Return the file of the tree that a node or container has at `path`: with the longest end that names one."""
+    """Return the file of the tree that a node or container has at `path`: the longest end of `path` that names a
+    file.
+    """
     parts = path.split("/")[1:] if _ELSEWHERE.fullmatch(path) else ()
     for start in range(len(parts)):
         rest = "/".join(parts[start:])

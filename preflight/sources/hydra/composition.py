@@ -1,7 +1,7 @@
 """Composes a configuration: the defaults list merged in order, then the overrides of the command line.
 
 Source: hydra/_internal/defaults_list.py and hydra/core/default_element.py (hydra-core 1.3), and the page "Defaults
-List" of its documentation. Hydra's own configuration (`hydra/...`) is skipped: it says nothing about the job.
+List" of its documentation. Hydra's own configuration (`hydra/...`) is skipped: it contains nothing about the job.
 """
 
 from __future__ import annotations
@@ -216,8 +216,8 @@ class Merged:
 
 @dataclass(slots=True)
 class _Default:
-    """One item of a defaults list. `names` has several where the value is a list; None for a group that is not
-    selected.
+    """One item of a defaults list. `names` has several items if the value is a list, and is None for a group that is
+    not selected.
     """
 
     group: str

@@ -106,7 +106,7 @@ _MAX_NUMBER_LENGTH = 60
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a value is written: in a configuration file, where the span is computed on demand, or on a line."""
+    """The location of a value: in a configuration file, where the span is computed on demand, or on a command line."""
 
     strength: Strength
     node_claims: NodeClaims | None = None
@@ -261,7 +261,7 @@ class LoadedConfig:
 
     Args:
         path: the file, relative to the root.
-        header: the package that its first line names; None without one.
+        header: the package that its first line names; None if it names none.
         file, document, node_claims: the content and the claims to be stated about it.
         defaults: its defaults list.
     """
@@ -307,7 +307,7 @@ class ConfigFolders:
         return " or ".join(f"`{folder or '.'}`" for folder in self.folders) or "any folder"
 
     def is_group(self, name: str) -> bool:
-        """Return whether one of them contains a folder of this name."""
+        """Return whether one of the folders contains a folder of this name."""
         return bool(name) and any(_is_folder(self.tree, posixpath.join(folder, name)) for folder in self.folders)
 
     def header(self, name: str) -> str | None:
@@ -343,7 +343,7 @@ class ConfigFolders:
 
 
 def parse_config(file: SourceFile) -> LoadedConfig | None:
-    """Return one file of configuration; None if its root is not a mapping. An empty file is an empty mapping."""
+    """Return one configuration file; None if its root is not a mapping. An empty file is an empty mapping."""
     document = lenient_yaml.parse(file.text or "{}")
     if document.root is None and not file.text.partition("#")[0].strip():
         document = lenient_yaml.parse("{}")

@@ -40,7 +40,7 @@ class Override:
 
     Args:
         element: its value, if all of it is known.
-        value: its value as that of a claim; unresolved if it contains a variable.
+        value: its value in the form of a claim's value; unresolved if it contains a variable.
         given: whether there is a value at all (`~key` has none).
         error: why the word is not an override in Hydra's grammar; empty if it is one.
     """

@@ -101,7 +101,7 @@ _CORE = {"Job": "batch", "CronJob": "batch", "Deployment": "apps", "StatefulSet"
 
 
 def _misspelt_kind(root: Node, kind: str) -> Outcome | None:
-    """Return a kind in other capitals than the API has."""
+    """Return the refusal of a kind whose capitals differ from those in the API."""
     member = root.member("kind")
     meant = next((name for name in sorted(TRAINING_KINDS | GENERIC_KINDS) if name.lower() == kind.lower()), kind)
     group = root.text("apiVersion").rpartition("/")[0]
@@ -115,7 +115,7 @@ def _misspelt_kind(root: Node, kind: str) -> Outcome | None:
 
 
 def _unserved_version(root: Node, kind: str, version: str) -> Outcome | None:
-    """Return an API version that no release of the operator ever served."""
+    """Return the refusal of an API version that no release of the operator ever served."""
     member = root.member("apiVersion")
     group, _, number = version.rpartition("/")
     served = {

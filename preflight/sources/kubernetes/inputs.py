@@ -72,7 +72,7 @@ class Overlay:
         return self._apply_changes(found, root, folder, file)
 
     def _component(self, file: SourceFile, objects: list[Node], depth: int) -> list[Node]:
-        """Return a component adds objects, and its patches apply to the objects so far."""
+        """Apply a component, which adds objects and whose patches change the objects so far; return the objects."""
         root = next(iter(self._roots(file)), None)
         if root is None or depth > _MAX_OVERLAYS:
             return objects

@@ -420,7 +420,7 @@ def _train_job(workload: Workload, spec: Node) -> Workload:
 
 
 def _as_container(trainer: Node) -> Node:
-    """Return a TrainJob's `trainer` is its container under other names."""
+    """Return a TrainJob's `trainer` as a container: it has the same fields under other names."""
     renamed = (replace(m, key="resources") if m.key == "resourcesPerNode" else m for m in trainer.in_force)
     return Node(Kind.OBJECT, trainer.start, trainer.end, members=tuple(renamed))
 

@@ -80,7 +80,7 @@ def state_pods(node_claims: NodeClaims, role: Role, scope: Scope) -> None:
 
 
 def _start_params(node_claims: NodeClaims, role: Role, scope: Scope) -> None:
-    """The resources that a Ray node announces by default."""
+    """Add claims for the resources that a Ray node announces by default."""
     if role.start_params is not None:
         for key, quantity in (("num-gpus", "ray_num_gpus"), ("num-cpus", "ray_num_cpus")):
             node_claims.add_member(quantity, role.start_params.node.member(key), as_int, scope=scope)
@@ -130,7 +130,7 @@ def _state_settings(node_claims: NodeClaims, pod: Node, scope: Scope) -> None:
 
 
 def _affinity(node_claims: NodeClaims, pod: Node, scope: Scope) -> None:
-    """Labels that a required node affinity demands; one of several values, or of several terms, must match."""
+    """Add claims for the labels that a required node affinity demands; one of several values or terms must match."""
     terms = pod.at("affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution", "nodeSelectorTerms")
     if terms is None:
         return
@@ -231,7 +231,7 @@ def gpus_of(container: Node) -> tuple[Value, Member] | None:
 
 
 def _state_requests(node_claims: NodeClaims, pod: Node, name: str, quantity: str, read: _Parse, scope: Scope) -> None:
-    """The amount that the scheduler counts: each container's request, or its limit if it has no request."""
+    """Add claims for the amount that the scheduler counts: each container's request, or its limit without a request."""
     sections = [
         container.member("resources", "requests", name) or container.member("resources", "limits", name)
         for container in containers_of(pod)
@@ -268,7 +268,7 @@ _FACTORS["K"] = 1000.0
 
 
 def amount(item: Plain) -> float:
-    """Parse a quantity. Raises ValueError when it is not one."""
+    """Parse a quantity. Raises ValueError if it is not a quantity."""
     if isinstance(item, bool) or item is None or isinstance(item, tuple):
         raise ValueError(f"{item!r} is not a quantity")
     match = _AMOUNT.fullmatch(str(item))

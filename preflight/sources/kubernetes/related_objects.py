@@ -265,7 +265,7 @@ def state_related_object(node_claims: NodeClaims, root: Node, head: Member, name
 
 
 def _group(node_claims: NodeClaims, root: Node, head: Member, scope: Scope) -> None:
-    """A PodGroup, which schedules its pods as a gang."""
+    """Add claims for a PodGroup, which schedules its pods as a gang."""
     group = root.text("apiVersion").rpartition("/")[0]
     node_claims.add("workload", Known(f"{group}/PodGroup"), head, scope=scope)
     node_claims.add_member("gang_min", root.member("spec", "minMember"), as_int, scope=scope)
@@ -292,7 +292,7 @@ def _is_in_cohort(queue: Node) -> bool:
 
 
 def _policy(node_claims: NodeClaims, root: Node, head: Member, scope: Scope) -> None:
-    """A policy that selects every pod of its namespace and allows no ingress from there."""
+    """Add a claim for a policy that selects every pod of its namespace and allows no ingress from there."""
     spec = root.at("spec")
     selector = spec.at("podSelector") if spec is not None else None
     if spec is None or selector is None or selector.kind is not Kind.OBJECT or selector.members:
@@ -310,7 +310,7 @@ def _policy(node_claims: NodeClaims, root: Node, head: Member, scope: Scope) -> 
 
 
 def _allowance(node_claims: NodeClaims, root: Node, head: Member, scope: Scope) -> None:
-    """A policy that admits some connections: policies add up, so it may open what another one leaves closed."""
+    """Add a claim for a policy that allows some connections: it may open what another policy leaves closed."""
     namespace = root.text("metadata", "namespace")
     rules = [rule for spec in (root.at("spec"), *root.items_at("specs")) if spec for rule in spec.items_at("ingress")]
     if any(not _lets_only_others_in(rule, namespace) for rule in rules):
@@ -421,7 +421,7 @@ def _label_texts(node: Node) -> Iterator[tuple[str, str]]:
 
 
 def _given_labels(workload: Workload, role: Role) -> dict[str, str]:
-    """The labels that a controller gives the pods of an object (`pod_hosts.toml`)."""
+    """Return the labels that a controller gives the pods of an object (`pod_hosts.toml`)."""
     job = workload.root.text("metadata", "name")
     rows = [row for row in _label_rows() if workload.kind in row.kinds and workload.group in (*row.groups, "")]
     return {key: text.format(job=job, role=role.name.lower()) for row in rows for key, text in row.labels}

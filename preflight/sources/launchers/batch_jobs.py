@@ -292,7 +292,7 @@ _LAUNCHERS = re.compile(r"\b(?:torchrun|torch\.distributed\.(?:run|launch)|accel
 
 
 def read_xpk(line: LaunchLine, tree: Tree) -> Reading:
-    """Read the command line of xpk when it creates a workload: the hosts that it takes, and one process on each."""
+    """Read the command line of xpk if it creates a workload: the hosts that it takes, and one process on each."""
     words = line.words[1:]
     if len(words) < 2 or text_of(words[0]) != "workload" or text_of(words[1]) not in _ACTIONS:
         return Reading()
@@ -520,7 +520,7 @@ def state_steps(
 
     Args:
         commands: the evaluated commands.
-        header: the options of the `#SBATCH` header; empty without one.
+        header: the options of the `#SBATCH` header; empty if there is none.
         text: the script, for constructs that are in no command (`${PIPESTATUS[0]}`).
         launches: the launches of the script; a step has the scope of the launch that it starts.
     """

@@ -126,7 +126,7 @@ class ClaimBuilder:
         relation: Relation = Relation.SETS,
         strength: Strength | None = None,
     ) -> Claim | None:
-        """Add a claim for an option or variable; nothing when it is not set."""
+        """Add a claim for an option or variable; nothing if it is not set."""
         if given is None:
             return None
         return self.add(

@@ -466,8 +466,8 @@ _SOURCES = re.compile(r"\bsource\b|(?:^|[\s;&'\"])\.\s")
 
 
 def _state_lost(builder: ClaimBuilder, line: LaunchLine) -> None:
-    """Add claims for each variable that a word in an inner shell needs, and that the shell around it does not
-    hand on.
+    """Add claims for each variable that a word in an inner shell needs, and that the shell around it does not pass
+    on.
     """
     outer = line.command.outer
     if outer is None or any(_SOURCES.search(word.spelling) for word in outer.words):
@@ -678,7 +678,7 @@ def state_task_counts(
     Args:
         line: the launch line.
         wrappers: the programs before it.
-        header: the options of the batch header; empty without one.
+        header: the options of the batch header; empty if there is none.
         elsewhere: whether the script starts other programs on other nodes; then nothing is stated for a line without
         srun.
         reaches_nodes: whether the launcher reaches other nodes itself, as deepspeed does.

@@ -218,7 +218,7 @@ def launch_lines(
     tree: Tree | None = None,
     ids: dict[str, int] | None = None,
 ) -> Iterator[tuple[Command, Line | None]]:
-    """Yield every command with the launch line it is, or None.
+    """Yield every command with its launch line; None if it is not one.
 
     A command is skipped when the rest of its line is among the commands as an inner one.
     """
@@ -525,7 +525,7 @@ def _starts_one_task(srun: Wrapper, header: Mapping[str, GivenOption] | None) ->
 
 
 def _equals_one(options: GivenOption) -> bool:
-    """Return whether an option is one, and not only by a default that the caller changes: `$(NP)` of make,
+    """Return whether an option is 1, other than by a default that the caller can change: `$(NP)` of make,
     `${NP:-1}`.
     """
     return options.value in (Known("1"), Known(1)) and _DEFAULTED.search(options.spelling) is None
@@ -605,8 +605,8 @@ def _ends_at_blank(word: Word, tree: Tree) -> bool:
 
 
 def _other_programs(wrappers: Sequence[Wrapper]) -> Iterator[Note]:
-    """Yield name the programs of `mpirun -np 1 a : -np 2 b`, or of such an srun, after the first: they are ranks of the
-    same world.
+    """Yield the programs of `mpirun -np 1 a : -np 2 b`, or of such an srun, after the first: they are ranks of one
+    world.
     """
     for wrapper in wrappers:
         if wrapper.name not in ("mpirun", "srun"):

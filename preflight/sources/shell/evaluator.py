@@ -3,8 +3,8 @@
 Nothing is executed. None of these functions raises: what cannot be followed becomes an unresolved value or a note with
 its location.
 
-A shell stops there with a syntax error. The user will fix that before the job starts, so the launch is still read,
-separately, with the final variables of the rest of the script.
+At an unclosed construct, a shell stops with a syntax error. The user will fix that before the job starts, so launches
+after it are still read, separately, with the final variables of the rest of the script.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class Place:
 
     @property
     def span(self) -> Span:
-        """This place as a span."""
+        """Return the place as a span."""
         return self.file.span(self.start, self.end)
 
     def within(self, other: Place) -> bool:

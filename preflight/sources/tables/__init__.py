@@ -1,4 +1,4 @@
-"""Versioned knowledge as data: what launchers and frameworks accept, one JSON file a program.
+"""Versioned knowledge as data: what launchers and frameworks accept, one JSON file per program.
 
 `make tables` generates them from the programs' own parsers at pinned versions, and `tools/tables/custom_resources.py`
 those of custom resources. Do not edit them by hand.

@@ -287,8 +287,8 @@ def _judge_wrapped(subject: str, optimizer: Claim) -> Verdict:
         return unknown(subject, f"{quoted(division)} depends on the branch `{division.condition}`", at=division)
     return failed(
         subject,
-        f"{quoted(optimizer)} is given the parameters before {placed(division)} shards them: it updates parameters "
-        "that the model no longer uses.",
+        f"{quoted(optimizer)} is given the parameters before {placed(division)} shards them: the optimizer "
+        "updates parameters that the model no longer uses.",
         at=optimizer,
         also=((division, "divided here"),),
         remedy="Create the optimizer after the model is sharded, from the sharded model's parameters.",

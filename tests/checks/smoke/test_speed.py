@@ -470,8 +470,8 @@ def test_copies_to_a_peer_are_judged_by_the_links_that_are_up() -> None:
 
 def test_a_missing_figure_is_unknown() -> None:
     base = healthy()
-    part = replace(base, speeds=[s for s in base.speeds if s.what != "fp8"], notes={"fp8": "no time was left"})
-    assert "products in fp8: no time was left" in one(gpu_verdicts(gpu_slow, part), Status.UNKNOWN).message
+    part = replace(base, speeds=[s for s in base.speeds if s.what != "fp8"], notes={"fp8": "there was no time left"})
+    assert "products in fp8: there was no time left" in one(gpu_verdicts(gpu_slow, part), Status.UNKNOWN).message
 
 
 def test_one_wrong_bit_names_the_card_and_the_repetition() -> None:

@@ -197,7 +197,7 @@ def test_a_launcher_that_starts_nothing_is_ended_at_the_deadline(tmp_path: Path,
         f"torchrun --nnodes 2 --node_rank 0 --nproc_per_node 1 --master_addr 127.0.0.1 --master_port {port} train.py\n"
     )
     done = run(tmp_path, script, "--deadline", "8", code=1)
-    assert "NO-GO: it did not end within 8 s; 0 ranks in 0 of 1 launches reported" in done.stderr
+    assert "NO-GO: it did not finish within 8 s; 0 ranks in 0 of 1 launches reported" in done.stderr
 
 
 def test_ending_preflight_ends_the_script(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_to_writes_script_and_trainer_that_work_by_themselves(tmp_path: Path) ->
     [
         (("--run",), "--run also runs everything else in the job's script; add --trust-job"),
         (("--submit",), "--submit also runs everything else"),
-        (("--run", "--submit", "--trust-job"), "--run and --submit exclude each other"),
+        (("--run", "--submit", "--trust-job"), "--run and --submit are mutually exclusive"),
         (("--submit", "--trust-job"), "needs a script with #SBATCH lines"),
         (("--launch", "4"), "job.sh has no launch 4"),
         (("--to", "."), "is the job's own file; choose another --to folder"),

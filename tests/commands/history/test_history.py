@@ -117,7 +117,7 @@ def test_a_configuration_names_the_database_only_if_the_user_names_it(tmp_path: 
 
 def test_usage_errors(tmp_path: Path) -> None:
     for arguments, words in (
-        (("history",), "no history is given"),
+        (("history",), "no history was given"),
         (("history", "--history", "sqlite:///h.db", "--since", "5y"), "--since 5y"),
         (("history", "--history", "sqlite:///absent.db"), "no such file"),
         (("history", "--history", "sqlite:///h.db", "--add", "absent.json"), "absent.json cannot be read"),
@@ -333,7 +333,7 @@ def test_a_run_with_an_injected_fault_is_not_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "words"),
     [
-        ("mysql://me:hidden-word@db/x", "'mysql' is not a supported kind of database"),
+        ("mysql://me:hidden-word@db/x", "'mysql' is not a supported database"),
         ("nonsense", "not the address of a database"),
         ("sqlite://", "names no file"),
         ("sqlite:////no/such/folder/h.db", "the folder /no/such/folder does not exist"),

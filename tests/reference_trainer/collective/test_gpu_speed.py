@@ -115,7 +115,7 @@ def test_an_error_of_one_part_is_a_note() -> None:
 def test_no_part_begins_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpu_speed, "DEADLINE_S", -1.0)
     report = measured(FakeTorch())
-    assert not report.speeds and set(report.notes.values()) == {"no time was left"}
+    assert not report.speeds and set(report.notes.values()) == {"there was no time left"}
 
 
 def test_ranks_that_share_a_card_are_counted() -> None:

@@ -469,7 +469,7 @@ def test_a_driver_that_hangs_does_not_hang_the_rank(monkeypatch: pytest.MonkeyPa
         return "0000:00:06.0"
 
     looking = GpuWatcher(0, FakeNvml(), hang)
-    assert not release.is_set() and "did not answer within 0.1 s" in looking.state().problem
+    assert not release.is_set() and "did not respond within 0.1 s" in looking.state().problem
     release.set()
 
 

@@ -242,7 +242,7 @@ def test_a_rank_0_that_never_comes_and_a_store_that_is_gone_are_named(horovod_en
     with pytest.raises(NoMaster, match=r"rank 0 stored no address in horovodrun's store at .* within 0.3 s"):
         master(horovod_environment, 1, wait_s=0.3)
     gone = {**horovod_environment, "HOROVOD_GLOO_RENDEZVOUS_PORT": "1"}
-    with pytest.raises(NotLaunched, match="does not answer"):
+    with pytest.raises(NotLaunched, match="does not respond"):
         launched_rank(ranked(gone, 1))
 
 
@@ -290,7 +290,7 @@ def test_the_failure_of_one_rank_is_that_of_all(program: str) -> None:
 
 def test_a_rank_that_does_not_end_is_named(program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launcher_environment, "_GRACE_S", 0.5)
-    with pytest.raises(launcher_environment.NoRanks, match=r"rank 1 did not end by itself at its deadline of 2 s"):
+    with pytest.raises(launcher_environment.NoRanks, match=r"rank 1 did not end on its own at its deadline of 2 s"):
         launcher_environment.run(2, [program, "hang"], 2.0)
 
 

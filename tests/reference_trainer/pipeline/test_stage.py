@@ -65,7 +65,8 @@ def test_stale_weights_are_found(ranks: Ranks) -> None:
     assert [fault["microbatch"] for fault in found] == [1, 2, 3]
     assert {(fault["what"], fault["step"]) for fault in found} == {("gradients", "step without a flush")}
     assert found[0]["explanation"] == (
-        "the backward pass used the weights after 1 updates, the forward pass those after 0: they were not stashed"
+        "the backward pass used the weights after 1 updates, but the forward pass those after 0: the weights were not "
+        "stashed"
     )
 
 

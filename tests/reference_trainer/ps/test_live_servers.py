@@ -42,15 +42,15 @@ def events_of(answer: dict[str, Any], event: str, **wanted: Any) -> list[dict[st
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"workers": 3}, "worker 1 on {host} has 3 as the number of workers; server 0 has 2"),
-        ({"steps": 11}, "worker 1 on {host} has 11 as the number of steps; server 0 has 10"),
-        ({"mode": "async"}, "has 'async' as the update mode; server 0 has 'sync'"),
-        ({"policy": "hash"}, "has 'hash' as the placement policy; server 0 has 'size'"),
+        ({"workers": 3}, "worker 1 on {host} has 3 as the number of workers, but server 0 has 2"),
+        ({"steps": 11}, "worker 1 on {host} has 11 as the number of steps, but server 0 has 10"),
+        ({"mode": "async"}, "has 'async' as the update mode, but server 0 has 'sync'"),
+        ({"policy": "hash"}, "has 'hash' as the placement policy, but server 0 has 'size'"),
         ({"role": "trainer"}, "reports the role 'trainer'; expected server or worker"),
         ({"index": 2}, "has an invalid index; expected 0 to 1"),
         ({"index": 0}, "two processes claim to be worker 0"),
         ({"run_id": "another"}, "belongs to run 'another', server 0 to run 'test'"),
-        ({"model": OTHER_MODEL}, "parameter 0 is hidden.weight [128, 80] here and hidden.weight [96, 80] there"),
+        ({"model": OTHER_MODEL}, "parameter 0 is hidden.weight [128, 80] here, but hidden.weight [96, 80] there"),
         ({"slice_bytes": 2048}, "the same parameters, divided or assigned differently"),
     ],
 )
@@ -72,7 +72,7 @@ def test_endpoints_in_another_order_are_noticed(parts: PushParts) -> None:
     endpoints = [f"127.0.0.1:{port}" for port in free_ports(2)]
     wrong = {"worker 0": {"server_endpoints": endpoints[::-1]}}
     answers = parts(2, 1, server_endpoints=endpoints, overrides=wrong)
-    assert any("as the list of server endpoints;" in error for error in answers.errors)
+    assert any("as the list of server endpoints, but" in error for error in answers.errors)
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_program_that_accepts_and_stays_silent(parts: PushParts) -> None:
         port = listener.getsockname()[1]
         absent = ("server 0",)
         answers = parts(1, 1, server_endpoints=[f"127.0.0.1:{port}"], absent=absent, least_limit_s=1, timeout_s=5)
-    assert "accepted the connection and sent nothing" in answers.workers[0]["error"]
+    assert "accepted the connection but sent nothing" in answers.workers[0]["error"]
     assert events_of(answers.workers[0], rank_events.DIAL)[-1]["result"] == "silent"
 
 
@@ -245,7 +245,11 @@ LARGE = {"dense": [["a", [9 * PIECE + 3]]], "tables": []}
         (Header(frames.LOOKUP, shard=3), b"", "named table 3 of 1"),
         (Header(frames.LOOKUP, count=2, bytes=99), b"", "looked up 2 rows with 99 bytes"),
         (Header(frames.UPDATE, count=2, bytes=16), b"", "updated 2 rows of 4 numbers with 16 bytes"),
-        (Header(frames.UPDATE, frames.SAME_ROWS, count=2, bytes=32), b"", "updated 2 rows that it had not looked up"),
+        (
+            Header(frames.UPDATE, frames.SAME_ROWS, count=2, bytes=32),
+            b"",
+            "updated 2 rows without having looked them up",
+        ),
         (
             Header(frames.LOOKUP, count=2, bytes=16),
             (5).to_bytes(8, "little") * 2,
@@ -258,11 +262,11 @@ LARGE = {"dense": [["a", [9 * PIECE + 3]]], "tables": []}
         ),
         (Header(frames.LOOKUP, count=1, bytes=8), b"\xff" * 8, "not sorted, not distinct or not on this server"),
         (Header(frames.PULL, bytes=8), b"", "sent a payload with PULL"),
-        (Header(frames.PULL, clock=1 << 60), b"", "is at clock 1152921504606846976; there are 10 pushes"),
-        (Header(frames.PUSH, clock=10, bytes=256), b"", "sent push 10; there are 10"),
+        (Header(frames.PULL, clock=1 << 60), b"", "is at clock 1152921504606846976, but there are only 10 pushes"),
+        (Header(frames.PUSH, clock=10, bytes=256), b"", "sent push 10, but there are only 10"),
         (Header(frames.DATA), b"", "sent DATA"),
-        (Header(frames.BARRIER, phase=9), b"", "is at barrier 9, the server at 3"),
-        (Header(frames.TAKEOVER), b"", "asked to replace worker 0"),
+        (Header(frames.BARRIER, phase=9), b"", "is at barrier 9, but the server is at 3"),
+        (Header(frames.TAKEOVER), b"", "requested to replace worker 0"),
         (Header(frames.WAITING, bytes=1 << 30), b"", "sent a text of 1073741824 bytes"),
     ],
 )
@@ -322,7 +326,7 @@ def test_lookup_allows_one_update_without_row_numbers() -> None:
     for clock in (0, 1):
         scripted.send(Header(frames.UPDATE, frames.SAME_ROWS, clock=clock, count=1, bytes=16), bytes(16))
         scripted.send(Header(frames.PUSH, frames.LAST, clock=clock, bytes=256), bytes(256))
-    assert "updated 1 rows that it had not looked up" in scripted.ends()
+    assert "updated 1 rows without having looked them up" in scripted.ends()
 
 
 FIELDS: dict[str, Any] = {

@@ -172,7 +172,7 @@ async def test_python_and_a_safe_fix(editor: Editor) -> None:
     await editor.until(lambda: "LRK001" not in editor.ids("local/train.py"))
     editor.type("local/train.py", text)
     everything = await editor.actions("local/train.py", text, "import", ["source.fixAll"])
-    assert editor.applied("local/train.py", text, everything["Apply all safe fixes of preflight"]) == fixed
+    assert editor.applied("local/train.py", text, everything["Apply all of preflight's safe fixes"]) == fixed
     editor.close("local/train.py")
 
 

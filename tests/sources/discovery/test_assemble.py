@@ -368,7 +368,7 @@ def test_settings_that_no_source_reads_are_named(arguments: str, tmp_path: Path)
     report = api.lint(job(tmp_path, arguments))
     assert (report.verdict, report.exit_code) == (VerdictKind.INCOMPLETE, 3)
     (unread,) = report.understood.files_unread
-    assert "`own.yaml` holds the settings of this launch, and no source reads a file of this kind" in unread.reason
+    assert "`own.yaml` contains the settings of this launch, and no source reads a file of this type" in unread.reason
 
 
 @pytest.mark.parametrize("arguments", ["", "--data own.yaml", "--cfg absent.yaml", "--cfg $CONFIG"])

@@ -396,7 +396,7 @@ def test_another_repository_is_not_read(folder: Path, tmp_path: Path, plant: Cal
     checkout.mkdir(parents=True)
     plant(checkout, folder / ".git")
     with (
-        pytest.raises(UnreadableRevision, match="a repository elsewhere that does not name this folder"),
+        pytest.raises(UnreadableRevision, match="another repository, which does not refer back to this folder"),
         open_revision(checkout, "HEAD"),
     ):
         pass

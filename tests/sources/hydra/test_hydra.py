@@ -201,7 +201,7 @@ def test_a_link_into_a_submodule_that_is_not_there_is_unknown(tmp_path: Path) ->
     (tmp_path / "conf" / "base.yaml").symlink_to("../submodule/base.yaml")
     found = compose_config(ConfigFolders(DirectoryTree(tmp_path), ("conf",), ""), "config", [], {})
     assert kinds(found) == []
-    assert "it may be in a submodule" in found.resolver.incomplete
+    assert "may be in a submodule" in found.resolver.incomplete
 
 
 # Claims of launches of the frameworks, each in the form that its users write.

@@ -466,7 +466,7 @@ QUEUE = "apiVersion: kueue.x-k8s.io/v1beta1\nkind: LocalQueue\nmetadata: {name: 
         ("{clusterQueue: null}", ""),
         ("{clusterQueues: gpus}", "`clusterQueues` is not a field of spec"),
         ("{clusterQueue: 3}", "`clusterQueue: 3` is a number, where a string is expected"),
-        ("{clusterQueue: Gpus}", "does not have the form"),
+        ("{clusterQueue: Gpus}", "does not match"),
         ("{stopPolicy: none}", "is not one of"),
         ("[gpus]", "`spec` is a list, where a mapping is expected"),
     ],

@@ -1,4 +1,4 @@
-"""What the oracle needs to know of a framework."""
+"""The description of a framework that the oracle needs."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ SEEDS = Path(__file__).parents[1] / "seeds"
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A valid configuration. `config_format` is its file format; `settings` are its keys and values, in sections."""
+    """A valid configuration. `form` is its file format; `settings` are its keys and values, in sections."""
 
-    config_format: str
+    form: str
     settings: dict[str, Any]
 
 
@@ -55,7 +55,7 @@ def seeds(name: str) -> tuple[Seed, ...]:
     """Return the valid configurations in `tools/oracle/seeds/NAME.yaml`.
 
     A row has its own settings, and those of the row that it names in `from`, except the keys in `without`. The keys of
-    sections may be joined by dots. A row without `config_format` is only a base for other rows.
+    sections may be joined by dots. A row without `form` is only a base for other rows.
     """
     result: dict[str, dict[str, Any]] = {}
     found: list[Seed] = []
@@ -66,8 +66,8 @@ def seeds(name: str) -> tuple[Seed, ...]:
         for key, value in row["settings"].items() if "settings" in row else ():
             apply(settings, Change(key, "value", value))
         result[row.get("name", "")] = settings
-        if "config_format" in row:
-            found.append(Seed(row["config_format"], settings))
+        if "form" in row:
+            found.append(Seed(row["form"], settings))
     return tuple(found)
 
 
@@ -119,14 +119,14 @@ class Framework:
         for seed in self.seeds:
             drawn = mutants(
                 seed.settings,
-                {key: values for key, values in self.space[seed.config_format].items() if self._fits(seed, key)},
+                {key: values for key, values in self.space[seed.form].items() if self._fits(seed, key)},
                 number=each,
                 random_seed=draw.randrange(2**32),
                 keep=self.keep,
                 numbers=self.numbers,
             )
             for settings, changes in ((seed.settings, ()), *drawn):
-                case = located(replace(self.render(seed.config_format, settings), changes=changes))
+                case = located(replace(self.render(seed.form, settings), changes=changes))
                 if case.id not in seen:
                     seen.add(case.id)
                     yield case
@@ -138,10 +138,10 @@ class Framework:
 
     def with_changes(self, case: Case, changes: tuple[Change, ...]) -> Iterator[Case]:
         for seed in self.seeds:
-            if seed.config_format != case.config_format:
+            if seed.form != case.form:
                 continue
-            if self.render(case.config_format, _changed(seed.settings, case.changes)).id == case.id:
-                yield replace(self.render(case.config_format, _changed(seed.settings, changes)), changes=changes)
+            if self.render(case.form, _changed(seed.settings, case.changes)).id == case.id:
+                yield replace(self.render(case.form, _changed(seed.settings, changes)), changes=changes)
                 return
 
 

@@ -45,29 +45,29 @@ _NUMBERS = (0, -1, 1, 2, 7, 64, 2**31, 2**40, 65536)
 
 @dataclass(frozen=True, slots=True)
 class CustomResources(Framework):
-    """The custom resources of nine operators. The form of a case is the kind and the operator's release."""
+    """The custom resources of nine operators. The `form` of a case is the kind and the operator's release."""
 
     def cases(self, number: int, random_seed: int) -> Iterator[Case]:
         draw = random.Random(random_seed)
         seen: set[str] = set()
         each = max(1, number // len(self.seeds))
         for seed in self.seeds:
-            unchanged = _case(seed.config_format, seed.settings, ())
+            unchanged = _case(seed.form, seed.settings, ())
             seen.add(unchanged.id)
             yield unchanged
             for _ in range(each):
                 changed, changes = _mutant(draw, seed.settings, _schema(seed.settings))
-                case = _case(seed.config_format, changed, changes)
+                case = _case(seed.form, changed, changes)
                 if changes and case.id not in seen:
                     seen.add(case.id)
                     yield case
 
     def with_changes(self, case: Case, changes: tuple[Change, ...]) -> Iterator[Case]:
-        seed = next(seed for seed in self.seeds if seed.config_format == case.config_format)
+        seed = next(seed for seed in self.seeds if seed.form == case.form)
         changed = copy.deepcopy(seed.settings)
         for change in changes:
             _apply(changed, _split(change.key), change)
-        yield _case(case.config_format, changed, changes)
+        yield _case(case.form, changed, changes)
 
 
 def _case(form: str, document: dict[str, Any], changes: tuple[Change, ...]) -> Case:

@@ -27,7 +27,7 @@ class BatchScripts(Framework):
         draw = random.Random(random_seed)
         seen: set[str] = set()
         for seed in self.seeds:
-            unchanged = _case(seed.config_format, seed.settings, ())
+            unchanged = _case(seed.form, seed.settings, ())
             seen.add(unchanged.id)
             yield unchanged
             for _ in range(number // len(self.seeds)):
@@ -38,17 +38,17 @@ class BatchScripts(Framework):
                     if change.key not in {other.key for other in changes}:
                         _apply(settings, change)
                         changes.append(change)
-                case = _case(seed.config_format, settings, tuple(changes))
+                case = _case(seed.form, settings, tuple(changes))
                 if case.id not in seen:
                     seen.add(case.id)
                     yield case
 
     def with_changes(self, case: Case, changes: tuple[Change, ...]) -> Iterator[Case]:
-        seed = next(seed for seed in self.seeds if seed.config_format == case.config_format)
+        seed = next(seed for seed in self.seeds if seed.form == case.form)
         settings = dict(seed.settings)
         for change in changes:
             _apply(settings, change)
-        yield _case(case.config_format, settings, changes)
+        yield _case(case.form, settings, changes)
 
 
 def _apply(settings: dict[str, Any], change: Change) -> None:

@@ -1,4 +1,4 @@
-"""Prints what axolotl's models take of each key: kind, bounds and choices."""
+"""Prints the values that axolotl's models accept for each key: kind, bounds and choices."""
 
 import json
 import sys

@@ -1,4 +1,6 @@
-"""Prints what DeepSpeed's models take of each key: kind, bounds, choices, and the key that replaces it."""
+"""Prints the values that DeepSpeed's models accept for each key: kind, bounds, choices, and the key that replaces
+it.
+"""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Makes DeepSpeed's configuration object of the file that a case gives, as each of eight ranks does."""
+"""Creates DeepSpeed's configuration object from the file of a case, as each of eight ranks does."""
 
 import contextlib
 import unittest.mock

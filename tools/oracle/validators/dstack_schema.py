@@ -1,4 +1,4 @@
-"""Prints what dstack's models take of each key of a task: kind, bounds and choices."""
+"""Prints the values that dstack's models accept for each key of a task: kind, bounds and choices."""
 
 import json
 import sys

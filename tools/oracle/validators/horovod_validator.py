@@ -33,7 +33,7 @@ from horovod.runner.common.util import hosts  # noqa: E402
 
 
 def validate(case):
-    """What `horovodrun` does with a command line before it connects to any host (launch.py, _run)."""
+    """Do what `horovodrun` does with a command line before it connects to any host (launch.py, _run)."""
     sys.argv = list(case["command"])
     words = io.StringIO()
     with contextlib.redirect_stderr(words):

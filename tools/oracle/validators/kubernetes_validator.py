@@ -39,7 +39,7 @@ def main():
 
 
 def first_line(faults):
-    """Return the first line of the first fault; empty without faults."""
+    """Return the first line of the first fault; empty if there are none."""
     return faults[0]["message"].splitlines()[0][:300] if faults else ""
 
 

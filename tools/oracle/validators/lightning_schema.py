@@ -1,4 +1,6 @@
-"""Prints what LightningCLI's parser takes of each argument of the trainer, by the types in the trainer's signature."""
+"""Prints the values that LightningCLI's parser accepts for each argument of the trainer, by the types in the trainer's
+signature.
+"""
 
 import json
 import sys

@@ -1,4 +1,4 @@
-"""Makes the `Trainer` or `Fabric` of a case's script, or parses the YAML of LightningCLI and makes its trainer."""
+"""Creates the `Trainer` or `Fabric` of a case's script, or parses the YAML of LightningCLI and creates its trainer."""
 
 import ast
 import contextlib
@@ -35,7 +35,7 @@ def validate(case):
 def _ask(case):
     torch.use_deterministic_algorithms(False)
     warnings.simplefilter("ignore")
-    if case["config_format"] == "cli":
+    if case["form"] == "cli":
         _parse(case["command"])
         return
     tree = ast.parse(case["files"]["train.py"])

@@ -1,6 +1,6 @@
-"""Rows for what pydantic models take of each key: kind, bounds, choices, and the key that replaces it.
+"""Rows for the values that pydantic models accept for each key: kind, bounds, choices, and the key that replaces it.
 
-Runs in the environment of a framework, so it imports pydantic and the standard library alone.
+Runs in the environment of a framework, so it imports only pydantic and the standard library.
 """
 
 import enum

@@ -1,6 +1,6 @@
 """Parses and checks the arguments of `openrlhf.cli.train_ppo_ray` as that program does, up to where it starts actors.
 
-Packages that compute are stood in: the program's own checks use none of them.
+Packages for computation are replaced by stand-ins: the program's own checks use none of them.
 """
 
 import contextlib

@@ -1,4 +1,6 @@
-"""Prints what PaddlePaddle's `DistributedStrategy` takes of each attribute, and of each key of its sections."""
+"""Prints the values that PaddlePaddle's `DistributedStrategy` accepts for each attribute, and for each key of its
+sections.
+"""
 
 import json
 import sys

@@ -31,9 +31,9 @@ def validate(case):
     """Raise what Paddle raises at startup."""
     words, variables = _parsed(case["files"]["run.sh"])
     os.environ.update(variables)
-    if case["config_format"] == "strategy":
+    if case["form"] == "strategy":
         _start_ranks(case["files"]["train.py"], int(words[words.index("--nproc_per_node") + 1]))
-    elif case["config_format"] == "roles":
+    elif case["form"] == "roles":
         _make_role()
     else:
         _launch(words[words.index("paddle.distributed.launch") :])

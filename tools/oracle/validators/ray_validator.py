@@ -1,4 +1,4 @@
-"""Makes the `ScalingConfig` of each case with Ray's own class."""
+"""Creates the `ScalingConfig` of each case with Ray's own class."""
 
 from ray.train import ScalingConfig
 from verdict_lines import main

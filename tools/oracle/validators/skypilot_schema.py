@@ -1,4 +1,4 @@
-"""Prints what SkyPilot's JSON Schema of a task takes of each key: types, bounds, choices and patterns."""
+"""Prints the values that SkyPilot's JSON Schema of a task accepts for each key: types, bounds, choices and patterns."""
 
 import json
 import os

@@ -1,7 +1,8 @@
 """Asks the real slurmctld about batch scripts: `sbatch --test-only` on the head of a virtual cluster.
 
-The cluster has more of everything than any script asks for, and every partition that the scripts name. What it refuses
-all the same is wrong on any cluster; what it refuses for a name that only a site can know depends on the cluster.
+The cluster has more of everything than any script asks for, and every partition that the scripts name. A script that it
+refuses nevertheless is wrong on every cluster; a refusal because of a name that only a site can know depends on the
+cluster.
 """
 
 import json

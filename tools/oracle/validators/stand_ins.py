@@ -1,6 +1,6 @@
 """Stands in for packages that a framework imports, but that its validator does not use.
 
-Runs in the environment of a framework, so it imports the standard library alone.
+Runs in the environment of a framework, so it imports only the standard library.
 """
 
 import importlib.abc

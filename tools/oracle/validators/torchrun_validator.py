@@ -1,4 +1,4 @@
-"""Parses a case's launch line as torchrun does, and makes the agent's configuration of it."""
+"""Parses a case's launch line as torchrun does, and creates the agent's configuration from it."""
 
 import contextlib
 import shlex

@@ -1,4 +1,4 @@
-"""Reads the TOML of a case as `torchtitan.train` does, and makes the sizes of parallelism for its eight ranks."""
+"""Reads the TOML of a case as `torchtitan.train` does, and computes the parallel sizes for its eight ranks."""
 
 import contextlib
 import importlib.util

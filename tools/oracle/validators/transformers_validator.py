@@ -1,4 +1,4 @@
-"""Makes TrainingArguments as the script of a case does, and what Trainer makes of DeepSpeed's configuration."""
+"""Creates TrainingArguments as the script of a case does, and completes DeepSpeed's configuration as Trainer does."""
 
 import argparse
 import ast
@@ -28,14 +28,14 @@ def validate(case):
 
 
 def _arguments(case):
-    if case["config_format"] == "script":
+    if case["form"] == "script":
         tree = ast.parse(case["files"]["train.py"])
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call)]
         call = next(node for node in calls if isinstance(node.func, ast.Name) and node.func.id == "TrainingArguments")
         return eval(compile(ast.Expression(call), "train.py", "eval"), {"TrainingArguments": TrainingArguments})
     parser = HfArgumentParser((TrainingArguments,))
     parser.error = _refuse
-    if case["config_format"] == "yaml":
+    if case["form"] == "yaml":
         return parser.parse_yaml_file("args.yaml")[0]
     words = shlex.split(case["files"]["run.sh"].split("\n", 2)[2].replace("\\\n", " "))
     return parser.parse_args_into_dataclasses(words[words.index("train.py") + 1 :])[0]

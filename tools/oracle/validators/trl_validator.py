@@ -1,4 +1,4 @@
-"""Makes the configuration of TRL's trainers as the script of a case does, in one of eight ranks."""
+"""Creates the configuration of TRL's trainers as the script of a case does, in one of eight ranks."""
 
 import ast
 import contextlib

@@ -1,6 +1,6 @@
-"""Asks about many cases in one process: reads cases from one file, writes what was message of each to another.
+"""Validates many cases in one process: reads cases from one file, and writes the message for each to another.
 
-Runs in the environment of a framework, so it imports the standard library alone.
+Runs in the environment of a framework, so it imports only the standard library.
 """
 
 import contextlib

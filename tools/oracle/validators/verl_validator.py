@@ -1,7 +1,7 @@
 """Composes and validates the configuration of verl's `main_ppo` as that program does before Ray starts.
 
-The configuration of generation is made as well, as each worker makes it. Packages that compute are stood in: neither
-Hydra nor the validator uses them.
+The configuration of generation is made as well, as each worker makes it. Packages for computation are replaced by
+stand-ins: neither Hydra nor the validator uses them.
 """
 
 import contextlib

@@ -271,7 +271,9 @@ class _Side:
 
 
 def outlier_table(matrix: Matrix) -> TableView | None:
-    """Build a table of the names with bad pairs, else extreme values, and a row for the rest; None without any."""
+    """Build a table of the names with bad pairs, else extreme values, and a row for the rest; None if there are
+    none.
+    """
     sides: dict[str, _Side] = {}
     for mark in matrix.marks:
         sides.setdefault(matrix.rows[mark.row], _Side()).as_row.append(mark)

@@ -758,7 +758,7 @@ class Rendering:
     def _junction(
         self, name: str, operands: Sequence[Operand], dot: Data, place: Span | None, piped: list[Data]
     ) -> Data:
-        """Return `and` and `or`, which evaluate their arguments one by one."""
+        """Return the value of `and` or `or`, which evaluate their arguments one by one."""
         value: Data = None
         for number in range(len(operands) + len(piped)):
             value = self._operand(operands[number], dot, place) if number < len(operands) else piped[0]
@@ -767,7 +767,7 @@ class Rendering:
         return value
 
     def _include_or_tpl(self, name: str, arguments: Sequence[Data]) -> Data:
-        """Return `include "name" data`, or `tpl text data`."""
+        """Return the value of `include "name" data` or `tpl text data`."""
         if len(arguments) != 2:
             return Gap(f"{name} takes two arguments")
         first, given = arguments
