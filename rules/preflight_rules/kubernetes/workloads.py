@@ -749,8 +749,8 @@ def gang_waits_for_ordered_start(job: Job) -> Iterator[Verdict]:
     Fix: Disable the ordered start (kubedl: feature gate DAGScheduling; MPIJob: AtStartup), or set minAvailable to the
     pods that are created first. In a StatefulSet: `podManagementPolicy: Parallel`.
 
-    Known limits: A manifest does not show whether kubedl's ordered start is disabled for the whole operator, nor whether
-    a script creates the file of a probe before it starts the ranks.
+    Known limits: A manifest does not show whether kubedl's ordered start is disabled for the whole operator, nor
+    whether a script creates the file of a probe before it starts the ranks.
     """
     for workload in workloads(job):
         order, gang_claims = workload.setting("pods_started_first"), workload.gang_claims()
