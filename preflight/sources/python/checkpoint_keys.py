@@ -80,7 +80,10 @@ def state_claims(module: Module) -> Iterator[Claim]:
         return
     for use in uses:
         call = module.parent(use)
-        if isinstance(call, ast.Call) and use in call.args and end_of(call.func) in _SETS_STATE and len(states) > 1:
+        if not isinstance(call, ast.Call) or use not in call.args or not isinstance(call.func, ast.Attribute):
+            continue
+        owners = {end_of(each.func.value) for each in states.values() if isinstance(each.func, ast.Attribute)}
+        if call.func.attr in _SETS_STATE and len(states) > 1 and end_of(call.func.value) in owners:
             yield module.feature("state_of_several_loaded", call, saves[0])
             return
     missing = [key for key in states if key not in read]

@@ -43,9 +43,9 @@ def claims(module: Module) -> Iterator[Claim]:
 #: Variables that a package reads while it is imported, by a pattern: paddle/base/__init__.py of 3.3 (FLAGS),
 #: huggingface_hub/constants.py of 1.1, datasets/config.py of 4.4.
 _READ_AT_IMPORT = (
-    (re.compile(r"FLAGS_\w+"), ("paddle",)),
+    (re.compile(r"FLAGS_(?!selected_)\w+"), ("paddle",)),
     (
-        re.compile(r"HF_\w+|TRANSFORMERS_(?:CACHE|OFFLINE)|HUGGINGFACE_HUB_CACHE"),
+        re.compile(r"HF_(?!TOKEN)\w+|TRANSFORMERS_(?:CACHE|OFFLINE)|HUGGINGFACE_HUB_CACHE"),
         ("transformers", "datasets", "huggingface_hub", "accelerate", "diffusers", "peft", "trl"),
     ),
 )

@@ -29,11 +29,11 @@ _LOGS_OTHERWISE = re.compile(r"\.log_dict\(|callback_metrics\[|log_metrics\(")
 
 
 def claims(module: Module) -> Iterator[Claim]:
-    """Yield the first metric of a script that is watched and never reported."""
-    for watched, name, reported in (*_ray_metrics(module), *_lightning_metrics(module)):
-        if name not in reported:
-            yield module.feature("metric_never_reported", watched)
-            return
+    """Yield the first metric of a script that is watched and never reported to Ray, or never logged by Lightning."""
+    for feature, metrics in (("reported", _ray_metrics(module)), ("logged", _lightning_metrics(module))):
+        missing = next((watched for watched, name, found in metrics if name not in found), None)
+        if missing is not None:
+            yield module.feature(f"metric_never_{feature}", missing)
 
 
 def _watched(module: Module, table: dict[str, str], package: re.Pattern[str]) -> Iterator[tuple[ast.expr, str]]:

@@ -150,10 +150,11 @@ def _left_rpc(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event | Non
     """
     joins = [event for event in events if event.name == "torch.distributed.rpc.init_rpc" and event.doubt < 3]
     ends = [event for event in events if event.name == "torch.distributed.rpc.shutdown"]
-    if len(joins) > 1:
-        for event in joins:
-            if ends and all(event.excludes(each) for each in ends):
-                yield "rpc_left", event, ends[0]
+    for event in joins if len(joins) > 1 and ends else ():
+        beside = [each for each in events[events.index(event) :] if not event.excludes(each)]
+        stays = any(called_name(each) in ("sleep", "wait", "join") for each in beside)
+        if not stays and all(event.excludes(each) for each in ends):
+            yield "rpc_left", event, ends[0]
 
 
 def _stale_scalers(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event | None]]:
