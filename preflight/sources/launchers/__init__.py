@@ -81,7 +81,7 @@ docker run, podman run, apptainer exec
     option_behind_image, container_gpus, gpus_per_node (`--gpus 4`; S), shm_mib, container_network, container_memlock,
     pod_capability, host_path
 a program that is a whole command line in quotes
-    quoted_command, with what starts it as source: `shell`, `srun`, `container` (a new one), `docker` (exec)
+    quoted_command, with what starts it as source: `srun`, `ray`, `container` (a new one), `docker` (exec)
 derived (preflight.model.job.derive)
     processes_per_node of accelerate = world_size // nodes;
     world_size = nodes x processes_per_node (tasks for plain python), processes_per_node of plain python =

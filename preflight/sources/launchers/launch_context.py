@@ -276,16 +276,16 @@ def state_quoted_commands(commands: Sequence[Command]) -> tuple[Claim, ...]:
         if program_name(words) in _REMOTE_CLIENTS:
             at = next((index for index, word in enumerate(words) if text_of(word) == "--"), len(words))
             words = words[at + 1 :]
-        elif own and own[-1].name not in _EXECUTORS:
+        elif not own or own[-1].name not in _EXECUTORS:
             continue
         text = (text_of(words[0]) or known_prefix(words[0])) if words else ""
         if not _COMMAND_IN_A_WORD.match(text) or not _is_quoted(words[0]):
             continue
-        starter = own[-1].name if own else program_name(stripped.words) if words is not stripped.words else ""
-        is_container = bool(own) and own[-1].image is not None
-        if is_container and own[-1].scanned.last("entrypoint") is not None:
-            continue
-        source = "container" if is_container and _starts_container(own[-1]) else starter or "shell"
+        source = own[-1].name if words is stripped.words else program_name(stripped.words)
+        if words is stripped.words and own[-1].image is not None:
+            if own[-1].scanned.last("entrypoint") is not None:
+                continue
+            source = "container" if _starts_container(own[-1]) else source
         builder = ClaimBuilder(source, condition=command.condition)
         value = Known(words[0].spelling)
         claims[words[0].span] = builder.add("quoted_command", value, words[0].span, words[0].spelling)

@@ -133,7 +133,7 @@ def command_line_in_one_word(job: Job) -> Iterator[Verdict]:
     warning. Words that ssh, pdsh and `bash -c` pass to a shell are not judged.
     """
     for claim in job.about("quoted_command"):
-        starter = f"the {claim.source}" if claim.source in ("shell", "container") else claim.source
+        starter = "the container" if claim.source == "container" else claim.source
         subject = f"{claim.span.path}:{claim.span.line}"
         yield undecided(subject, (claim,)) or failed(
             subject,

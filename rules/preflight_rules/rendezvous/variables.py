@@ -496,7 +496,9 @@ def variable_does_not_reach_program(job: Job) -> Iterator[Verdict]:
 
 #: Variables of libraries that ranks need on every host, and that deepspeed does not pass on by itself.
 _LEFT_BY_DEEPSPEED = re.compile(
-    r"env\.(?:HF|HUGGINGFACE|HUGGING_FACE|TRANSFORMERS|DATASETS|DIFFUSERS|WANDB|TORCH|PYTORCH|GLOO|FI|TRITON_CACHE)_?\w+"
+    r"env\.(?:(?:HF_(?:HUB|DATASETS)|HUGGING_?FACE_HUB|WANDB|TORCH_(?:NCCL|DISTRIBUTED)|TORCHINDUCTOR|FI_EFA)_\w+"
+    r"|HF_(?:HOME|TOKEN|ENDPOINT)|TRANSFORMERS_(?:CACHE|OFFLINE)|TORCH_(?:HOME|EXTENSIONS_DIR|CUDA_ARCH_LIST)"
+    r"|PYTORCH_(?:CUDA_)?ALLOC_CONF|GLOO_SOCKET_IFNAME|FI_PROVIDER|TRITON_CACHE_DIR)"
 )
 #: Launchers of deepspeed that pass on prefixes; Slurm's srun passes the whole environment on.
 _PASSING_PREFIXES = frozenset(("pdsh", "openmpi", "mpich", "impi", "mvapich"))
