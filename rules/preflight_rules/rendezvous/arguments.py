@@ -723,7 +723,7 @@ def _pod_ranks_verdict(job: Job, workload: Workload) -> Verdict | None:
         pods = numbers(role.count.value)
         pod_ranks = [int(str(item)) for item in items(claims[0].value)] if claims else []
         pod_ranks = pod_ranks or list(numbers(job_value(claims)))
-        if len(pods) != 1 or len(pod_ranks) != pods[0]:
+        if not pod_ranks or len(pods) != 1 or len(pod_ranks) != pods[0]:
             return None
         ranks_by_role.append((role.name or workload.kind, claims[0], tuple(pod_ranks)))
     claim_by_rank: dict[int, tuple[str, Claim]] = {}
