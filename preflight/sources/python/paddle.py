@@ -10,6 +10,7 @@ from preflight.model.job import Claim, Known, Relation, Strength, Unresolved, Va
 from preflight.model.job.value import Plain
 from preflight.sources.python import imports, paddle_legacy, paddle_static, paddle_strategy
 from preflight.sources.python.module import Module, argument, is_none, last, value_of
+from preflight.sources.python.outline import dotted
 
 _SUBJECTS = (
     paddle_legacy.fluid_claims,
@@ -34,8 +35,40 @@ def claims(module: Module) -> Iterator[Claim]:
     yield from _roles(module)
     yield from _fleet_calls(module)
     yield from _imports(module)
+    yield from _unfit_layers(module)
     for subject in _SUBJECTS:
         yield from subject(module)
+
+
+#: Layers that are divided between ranks, with the argument for the form of their result or input, and its default.
+_DIVIDED = {"ColumnParallelLinear": ("gather_output", True), "RowParallelLinear": ("input_is_parallel", False)}
+
+
+def _unfit_layers(module: Module) -> Iterator[Claim]:
+    """Yield a call of a RowParallelLinear whose input is whole where it expects a part, or the other way round.
+
+    Source: paddle/distributed/fleet/layers/mpu/mp_layers.py of 3.3 (forward).
+    """
+    forms: dict[str, tuple[str, object]] = {}
+    for node in module.nodes(ast.Assign):
+        kind = last(module.called(node.value)) if isinstance(node.value, ast.Call) else ""
+        if isinstance(node.value, ast.Call) and kind in _DIVIDED and module.called(node.value).startswith("paddle."):
+            name, default = _DIVIDED[kind]
+            given = argument(node.value, name)
+            form = module.fold(value_of(given)) if given is not None else Known(default)
+            # Two classes may give one name to layers of two forms.
+            owner = next((each.name for each in module.outline.above(node) if isinstance(each, ast.ClassDef)), "")
+            forms[f"{owner}.{dotted(node.targets[0])}"] = (kind, form.value if isinstance(form, Known) else None)
+    for call in module.calls if forms else ():
+        owner = next((each.name for each in module.outline.above(call) if isinstance(each, ast.ClassDef)), "")
+        row, expects_part = forms.get(f"{owner}.{dotted(call.func)}", ("", None))
+        inner = [node for item in call.args for node in ast.walk(item) if isinstance(node, ast.Call)]
+        columns = [forms.get(f"{owner}.{dotted(each.func)}", ("", None)) for each in inner]
+        wholes = [form for kind, form in columns if kind == "ColumnParallelLinear"]
+        is_known = row == "RowParallelLinear" and len(wholes) == 1 and None not in (wholes[0], expects_part)
+        if is_known and wholes[0] == expects_part:
+            yield module.feature("parallel_layers_unfit", call)
+            return
 
 
 def _imports(module: Module) -> Iterator[Claim]:
