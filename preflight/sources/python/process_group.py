@@ -65,6 +65,10 @@ def claims(module: Module) -> Iterator[Claim]:
             yield module.claim("uses_ddp", True, call)
 
 
+#: Days that a timeout may be meant to have.
+_MOST_DAYS = 14
+
+
 def seconds(module: Module, expression: ast.expr) -> Value:
     """Return a `timedelta(...)` in seconds, or why it is unknown."""
     found = module.definition(expression)
@@ -113,6 +117,11 @@ def _group(module: Module, call: ast.Call, positions: dict[str, int]) -> Iterato
             continue
         if name == "timeout":
             yield module.claim("process_group_timeout_s", seconds(module, expression), given)
+            made = module.definition(expression)
+            days = made.args[0] if isinstance(made, ast.Call) and len(made.args) == 1 and not made.keywords else None
+            # A number of seconds or minutes, without its unit.
+            if isinstance(days, ast.Constant) and isinstance(days.value, (int, float)) and days.value > _MOST_DAYS:
+                yield module.feature("timeout_in_days", given)
         elif name == "init_method":
             yield from _init_method(module, given)
         elif name in ("backend", "dist_backend"):
