@@ -61,7 +61,7 @@ class Layout:
 
 def endpoints_of(job: Job, facts: Facts) -> tuple[tuple[Endpoint, ...], bool]:
     """Return the servers and trainers that the files list, or else those on which the environments of all nodes
-    agree.
+    agree; and whether they come from the files.
     """
     stated = server_endpoints(job)
     if stated or not has_parameter_servers(job):

@@ -125,9 +125,9 @@ def _show_changes(
 def comment(paths: tuple[Path, ...], root: Path | None, since: str, platform: str | None, **option_values: Any) -> int:
     """Comment on a pull request: new findings, and what changes for the ranks.
 
-    PATHS are as for lint. Without --github or --gitlab the comment is printed as Markdown. Each of them writes one
-    comment through the REST API, and updates it in later runs. --since is the commit to compare with; by default it is
-    the base of the pull request. Nothing is executed.
+    PATHS are as for lint. Without --github or --gitlab the comment is printed as Markdown, and --since, the commit to
+    compare with, is required. With one of them, --since is the base of the pull request by default, and one comment is
+    written through the REST API and updated in later runs. Nothing is executed.
 
     --github reads GITHUB_TOKEN, and --gitlab PREFLIGHT_COMMENT_TOKEN.
 

@@ -165,7 +165,7 @@ class ReplayedChannel:
         return f"the recorded {self._record.node.name}"
 
     async def send(self, data: bytes) -> None:
-        """Accept frames of the head. Raises ExecutorError after the end."""
+        """Accept frames from the head. Raises ExecutorError once the channel is closed."""
         if self._closed:
             raise ExecutorError("unreachable", f"{self.description} was closed")
         for message in self._reader.feed(data):

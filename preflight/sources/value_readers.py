@@ -36,7 +36,7 @@ def of_each(function: Callable[[Plain], Plain]) -> Reader:
 
 
 def as_text(value: Value) -> Value:
-    """Return the value as a string; YAML's bare `no` is false."""
+    """Return the value as a string. False becomes `no`, because YAML reads an unquoted `no` as false."""
     return lift(lambda item: item if isinstance(item, str) else "no" if item is False else str(item), value)
 
 

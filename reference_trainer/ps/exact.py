@@ -147,7 +147,7 @@ def history_of(data: bytes, parts: int) -> list[list[tuple[int, int, int, int]]]
 
 def parts_of(elements: int, stream_bytes: int) -> int:
     """Return the number of parts of a shard with versions of their own: its pieces, if it is added while it arrives."""
-    return -(-elements // piece_of(elements)) if elements * 4 >= stream_bytes else 1
+    return -(-elements // piece_size(elements)) if elements * 4 >= stream_bytes else 1
 
 
 class Store:
@@ -197,19 +197,19 @@ class Store:
         # Slicing costs as much as adding a small shard: all slices are created once.
         self._parts = [self.dense[shard.begin : shard.begin + shard.elements] for shard in self.shards]
         self._views = [self._host.bytes_of(shard.begin, shard.elements) for shard in self.shards if self.on_host]
-        self._pieces = [part.split(piece_of(part.numel())) for part in self._parts]
+        self._pieces = [part.split(piece_size(part.numel())) for part in self._parts]
         self._in_rounds = in_rounds
         #: The targets of pushes, by shard and by part with its own versions: sums, or the numbers themselves.
         added_to = torch.zeros(elements, device=device) if in_rounds else self.dense
         slices = [added_to[shard.begin : shard.begin + shard.elements] for shard in self.shards]
         self._totals = [
-            whole.split(piece_of(whole.numel())) if count > 1 else (whole,) for whole, count in zip(slices, counts)
+            whole.split(piece_size(whole.numel())) if count > 1 else (whole,) for whole, count in zip(slices, counts)
         ]
         #: Whether the sum of each of these parts has a push of this round.
         self._begun = [[False] * count for count in counts]
         self._piece_views = [
             [view[at : at + 4 * size] for at in range(0, len(view), 4 * size)]
-            for view, size in ((view, piece_of(len(view) // 4)) for view in self._views)
+            for view, size in ((view, piece_size(len(view) // 4)) for view in self._views)
         ]
         self._locks = [threading.Lock() for _ in self.shards]
         self._row_locks = [threading.Lock() for _ in plan.tables]
@@ -443,7 +443,7 @@ class Slot:
         """Return each piece of a large shard: tensor and bytes of its receive buffer, which pieces use in turn."""
         found = self._pieces.get(shard.elements)
         if found is None:
-            size = piece_of(shard.elements)
+            size = piece_size(shard.elements)
             whole, rest = divmod(shard.elements, size)
             begins = [number % self._buffers * size for number in range(whole + bool(rest))]
             sizes = [size] * whole + ([rest] if rest else [])
@@ -464,8 +464,8 @@ class Slot:
 
     def copy_piece(self, store: Store, shard: Shard, piece: int, reader: Source) -> tuple[memoryview, bytes]:
         """Copy a piece of a shard to its position in `outgoing`; return its bytes and its versions."""
-        begin = piece * piece_of(shard.elements)
-        size = min(piece_of(shard.elements), shard.elements - begin)
+        begin = piece * piece_size(shard.elements)
+        size = min(piece_size(shard.elements), shard.elements - begin)
         versions = store.read_piece(shard, piece, self.outgoing.tensor[begin : begin + size], reader)
         return self.outgoing.bytes_of(begin, size), versions
 
@@ -484,7 +484,7 @@ class Slot:
         return self.rows[table].tensor[: self.held[table]]
 
 
-def piece_of(elements: int) -> int:
+def piece_size(elements: int) -> int:
     """Return how many elements of a shard of this size are added at a time while it arrives."""
     return max(1, min(PIECE, -(-elements // _MIN_PIECES)))
 
@@ -756,7 +756,7 @@ class ExpectedShard:
         """Add pushes until `values` have these versions; return a message if these are impossible, else empty."""
         if not self._has:
             self._has = [[0] * self._workers for _ in versions]
-        size = self._shard.elements if len(self._has) == 1 else piece_of(self._shard.elements)
+        size = self._shard.elements if len(self._has) == 1 else piece_size(self._shard.elements)
         added: dict[tuple[int, int], Any] = {}
         for part, (has, wanted) in enumerate(zip(self._has, versions)):
             for worker in range(self._workers):

@@ -27,7 +27,7 @@ from reference_trainer.ps.exact import (
     digest,
     history_of,
     parts_of,
-    piece_of,
+    piece_size,
 )
 from reference_trainer.ps.frames import PeerError, ServerDialer
 from reference_trainer.ps.layout import ParameterLayout
@@ -115,7 +115,7 @@ class Replay:
         slices: list[tuple[int, int]] = []
         for shard in config.plan.shards[server]:
             count = parts_of(shard.elements, config.stream_bytes)
-            size = shard.elements if count == 1 else piece_of(shard.elements)
+            size = shard.elements if count == 1 else piece_size(shard.elements)
             end = shard.begin + shard.elements
             slices += [(at, min(at + size, end)) for at in range(shard.begin, end, size)]
         self._slices.append(slices)

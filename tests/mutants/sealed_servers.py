@@ -311,7 +311,7 @@ def server_answers_old_pieces(patch: Patch) -> None:
     def change(key: Any, now: Any) -> Any:
         if now.numel() < 2048:
             return now
-        piece = exact.piece_of(now.numel())
+        piece = exact.piece_size(now.numel())
         now = now.clone()
         now[:piece] = patch.kept.setdefault((key, patch.training), now[:piece].clone())
         patch.hit()

@@ -586,10 +586,10 @@ def _plan_published(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Request]:
 )
 @only_if(_uses_c10d, "the published name", "no c10d rendezvous between machines")
 def published_name(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict]:
-    """The name under which torchrun's c10d rendezvous publishes rank 0's node resolves to that node on the others.
+    """The name under which torchrun's c10d rendezvous publishes rank 0's node resolves on the other nodes.
 
-    What it checks: each node's own full name (socket.getfqdn), of which torchrun uses the alphabetically first as
-    MASTER_ADDR, is looked up on every other node.
+    What it checks: the alphabetically first of the nodes' full names (socket.getfqdn), which torchrun uses as
+    MASTER_ADDR, resolves on every other node, and not to loopback.
 
     Why it matters: the rendezvous itself succeeds at the given address, but then every rank hangs on a name that only
     one node knows, or on "localhost".

@@ -159,10 +159,10 @@ def _request_all(wanted: list[str], table: list[Neighbour], cards: list[Card]) -
     return found
 
 
-def _request(name: str, hardware: str, own_address: str, wanted: list[str]) -> dict[str, list[str]]:
+def _request(name: str, mac_address: str, own_address: str, wanted: list[str]) -> dict[str, list[str]]:
     """Send an ARP request for each of these addresses on one interface; return all machines that respond to each."""
     replies: dict[str, list[str]] = {address: [] for address in wanted}
-    me, sender = bytes(int(part, 16) for part in hardware.split(":")), socket.inet_aton(own_address)
+    me, sender = bytes(int(part, 16) for part in mac_address.split(":")), socket.inet_aton(own_address)
     with socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(_ETH_P_ARP)) as raw:
         raw.bind((name, _ETH_P_ARP))
         broadcast = (name, _ETH_P_ARP, 0, 1, b"\xff" * 6)

@@ -448,7 +448,8 @@ def too_few_data_files(job: Job, fleet: Fleet, facts: Facts) -> Iterator[Verdict
     world, claims = largest_value(job, "ps_workers") or world_of(job, fleet)
     if not wanted or world < 2 or _draws_with_replacement(job):
         yield not_applicable(
-            "data files for ranks", "the job's files name no data path, or one rank reads all of the data"
+            "data files for ranks",
+            "the job's files name no data path, one rank reads all of the data, or shards are drawn with replacement",
         )
         return
     for item in wanted:

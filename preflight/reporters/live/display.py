@@ -62,7 +62,7 @@ class Stage:
 
     @property
     def title(self) -> str:
-        """Return a title for people."""
+        """Return the title to display."""
         return TITLES.get(self.name, self.name)
 
     @property

@@ -314,7 +314,7 @@ class OverlayTree:
         return self._overlay.read(path) if path in self._overlay.files else self._base.read(path)
 
     def head(self, path: str) -> SourceFile | None:
-        """Return the beginning of an overlaid file, otherwise of one in the underlying tree."""
+        """Return the beginning of a file in the underlying tree; None if that tree is not a directory."""
         return self._base.head(path) if isinstance(self._base, DirectoryTree) else None
 
     def resolve(self, path: str, *, relative_to: str) -> str | None:

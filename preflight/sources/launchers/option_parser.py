@@ -147,7 +147,7 @@ def declared_table(name: str) -> Table:
 
 
 def _by_name(spellings: str) -> dict[str, str]:
-    """Return each option with its own name."""
+    """Map each option's name to its spelling: `nproc_per_node` to `--nproc-per-node`."""
     return {spelling.lstrip("-").replace("-", "_"): spelling for spelling in spellings.split()}
 
 

@@ -210,7 +210,7 @@ def _state_setting(module: Module, called: Called, call: ast.Call) -> Iterator[C
             facts["last"] = True
     if called.after and _comes_early(module, call, called):
         facts["early"] = True
-    if called.sets and _is_unused(module, call):
+    if called.sets and _is_only_configured(module, call):
         facts["unused"] = True
     if _is_made_again(module, call):
         facts["again"] = True
@@ -245,7 +245,7 @@ def _state_setting(module: Module, called: Called, call: ast.Call) -> Iterator[C
                 yield from _argument(module, f"{prefix}{path}{item.name}", item.value, (place,), 0, at=item.at)
 
 
-def _is_unused(module: Module, call: ast.Call) -> bool:
+def _is_only_configured(module: Module, call: ast.Call) -> bool:
     """Return whether the result of a call gets a name that is used only to set its attributes."""
     parent, name = module.parent(call), module.bound_to(call)
     in_class = isinstance(parent, ast.Assign) and isinstance(module.parent(parent), ast.ClassDef)
@@ -385,7 +385,7 @@ def _about_ranks(module: Module, key: str, given: ast.keyword | ast.expr, place:
 
 
 def _from_settings_file(module: Module, key: str, given: ast.keyword | ast.expr, place: Claim) -> Iterator[Claim]:
-    """Yield the value of an argument, or of each item of a list, in the only settings file near the script."""
+    """Yield a claim for an argument that the script looks up in the only settings file near it: `settings["files"]`."""
     made = _assigned_value(module, value_of(given))
     items = made.elts if isinstance(made, (ast.List, ast.Tuple)) else [made]
     entries = [setting_of(module, item) for item in items if isinstance(item, ast.Subscript)]

@@ -107,7 +107,7 @@ def _template(module: Module, expression: ast.expr, depth: int = 0) -> str | Non
 
 
 def _is_counted(module: Module, name: ast.expr) -> bool:
-    """Return whether a name goes over several ranks in a loop around it: `for rank in range(world_size)`."""
+    """Return whether a name is the variable of a loop around it (`for rank in range(world_size)`), not the own rank."""
     targets = (getattr(outer, "target", None) for outer in module.outline.above(name))
     counted = [target for target in targets if isinstance(target, ast.expr)]
     for outer in module.outline.above(name):

@@ -106,7 +106,7 @@ def _is_engine(module: Module, backward: ast.Call, owner: str) -> bool:
 
 
 def _division(module: Module, backward: ast.Call) -> ast.AST | None:
-    """Return what divides the loss of a backward pass by the accumulated steps, on every way to the pass."""
+    """Return the node that divides the loss by the accumulated steps on every path to the backward pass, or None."""
     loss = backward.args[0]
     if isinstance(loss, ast.BinOp):
         return loss if _divides(module, loss) else None

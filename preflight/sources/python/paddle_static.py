@@ -399,7 +399,7 @@ def _input_name(module: Module, item: ast.expr | None, inputs: dict[int, str]) -
 
 
 def _sources(module: Module, item: ast.expr) -> Iterator[tuple[ast.expr, Function | None]]:
-    """Yield the possible expressions of a variable, through one function that returns it."""
+    """Yield each expression that a variable may get its value from, and the function that contains it."""
     name = dotted(item)
     for value, function in _assignments(module, name, module.outline.function_of(item)) if name else ():
         yield value, function

@@ -57,7 +57,7 @@ class Call(NamedTuple):
 
     @property
     def is_plain(self) -> bool:
-        """Return whether its arguments are written out."""
+        """Return whether the call passes no `*args` or `**kwargs`."""
         starred = any(isinstance(each, ast.Starred) for each in self.node.args)
         return not starred and all(keyword.arg is not None for keyword in self.node.keywords)
 

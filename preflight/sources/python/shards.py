@@ -426,7 +426,7 @@ def _is_last(module: Module, test: ast.expr) -> bool:
 
 
 def _is_whole(expression: ast.expr) -> bool:
-    """Return `len(dataset)`, `n`, `self.total`: the total, not the share of one rank."""
+    """Return whether an expression is a total, not one rank's share: `len(dataset)`, `n`, `self.total`."""
     if isinstance(expression, ast.Call):
         return end_of(expression.func) == "len"
     return bool(re.fullmatch(r"n|num_\w+|total\w*|length|size|\w*_(?:len|length|count|total|end)", end_of(expression)))

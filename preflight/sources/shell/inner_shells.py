@@ -371,6 +371,6 @@ def _exported_by_qsub(variables: dict[str, Slot], fields: Sequence[Field]) -> di
 
 
 def _assigned_variables(names: Sequence[str], place: Place) -> dict[str, Slot]:
-    """Return the variables of a list of names that are given values: `A=b`."""
+    """Return the variables that the words of the form `NAME=value` set."""
     found = [match for name in names if (match := _EXPORTED.fullmatch(name))]
     return {each[1]: Slot(Kind.TEXT, place, literal(each[2], place), exported=True) for each in found}

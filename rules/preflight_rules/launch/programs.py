@@ -743,7 +743,7 @@ def rank_and_local_rank_exchanged(job: Job) -> Iterator[Verdict]:
                     + (
                         "only the first node has a GPU with that index."
                         if symbol is Symbol.PROCESS_RANK
-                        else "every node starts a first rank, and all processes wait for the missing ranks."
+                        else "every node starts its own rank 0, and all processes wait for the missing ranks."
                     ),
                     at=claims[0],
                     also=((several, "several nodes"),),

@@ -605,7 +605,7 @@ def named_releases_refuse_each_other(job: Job) -> Iterator[Verdict]:
                 f"{quoted(package.claim)} requires {other.name}{text}, which contradicts {placed(other.claim)}.",
                 at=package.claim,
                 also=((other.claim, f"excludes {text}"),),
-                remedy=f"Use a release of {other.name} that is {text}, or another release of {package.name}.",
+                remedy=f"Use {other.name}{text}, or another release of {package.name}.",
                 severity=None if is_error else Severity.WARNING,
                 confidence=None if is_error else Confidence.MEDIUM,
             )

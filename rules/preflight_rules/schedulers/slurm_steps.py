@@ -471,7 +471,7 @@ def log_folder_made_too_late(job: Job) -> Iterator[Verdict]:
 
     Fix: Create the folder before calling sbatch, or keep it in the repository.
 
-    Known limits: A folder that already exists is fine.
+    Known limits: Whether the folder already exists is not checked; if it does, the job is fine.
     """
     outputs, created = job.about("output_file"), job.about("directory_made")
     for claim in outputs:

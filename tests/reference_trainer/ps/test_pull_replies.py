@@ -15,7 +15,7 @@ import pytest
 
 from reference_trainer.ps import exact, frames
 from reference_trainer.ps.connection import versions_bytes
-from reference_trainer.ps.exact import PIECE, Source, Store, bytes_of, piece_of
+from reference_trainer.ps.exact import PIECE, Source, Store, bytes_of, piece_size
 from reference_trainer.ps.frames import Channel, FairLock, Header, NoLock, PeerError, Released
 from reference_trainer.ps.partition import Shard
 from tests.reference_trainer.ps.conftest import Answers
@@ -196,7 +196,7 @@ def test_reply_is_sent_while_the_push_arrives(mode: str, workers: int, elements:
     _, parts = pushed(scripted, 0)
     held = scripted.host.store
     first = held.shards[0]
-    last = 4 * piece_of(held.shards[-1].elements)
+    last = 4 * piece_size(held.shards[-1].elements)
     # All but half a piece of the last shard.
     rest, parts[-1] = parts[-1][-last // 2 :], parts[-1][: -last // 2]
     scripted.channel.send_all(parts)
@@ -206,7 +206,7 @@ def test_reply_is_sent_while_the_push_arrives(mode: str, workers: int, elements:
         header = scripted.channel.receive()
         assert (header.op, header.shard) == (frames.DATA, 0)
         assert header.bytes == first.bytes + versions_bytes(scripted.host.config, first)
-        begin = bytearray(4 * piece_of(first.elements))
+        begin = bytearray(4 * piece_size(first.elements))
         scripted.channel.read_payload(memoryview(begin))
         import torch
 

@@ -18,7 +18,7 @@ from reference_trainer.ps.exact import (
     Store,
     history_of,
     parts_of,
-    piece_of,
+    piece_size,
 )
 from reference_trainer.ps.partition import Parameter, Plan, make_plan
 
@@ -40,7 +40,7 @@ def push(store: Store, shard: Any, worker: int, clock: int) -> None:
     if parts_of(shard.elements, LARGE_BYTES) == 1:
         store.apply(shard, numbers, -0.5, source)
     else:
-        for piece, mine in enumerate(numbers.split(piece_of(shard.elements))):
+        for piece, mine in enumerate(numbers.split(piece_size(shard.elements))):
             store.apply_piece(shard, piece, mine, -0.5, source)
 
 

@@ -29,14 +29,14 @@ def main(validate, on_gpu_node, same_here=False):
     with pathlib.Path(target).open("w", encoding="utf-8") as out:
         for case in cases:
             with on_gpu_node():
-                message = _first_line_of_message(validate, case)
-            here = message if message or same_here else _first_line_of_message(validate, case)
+                message = _verdict_line(validate, case)
+            here = message if message or same_here else _verdict_line(validate, case)
             out.write(json.dumps({"id": case["id"], "message": message, "here": here}) + "\n")
             out.flush()
 
 
-def _first_line_of_message(validate, case):
-    """Return the first line of the framework's message; empty if it accepts the case."""
+def _verdict_line(validate, case):
+    """Return the framework's error on one line (`ValueError: ...`, `exit 2`); empty if it accepts the case."""
     before = dict(os.environ)
     start = pathlib.Path.cwd()
     argv = sys.argv

@@ -335,7 +335,7 @@ def divides_twice(event: Event) -> bool:
 
 
 def _is_of_rank(sampler: Any) -> bool:
-    """Return whether a sampler draws the part of a rank."""
+    """Return whether a sampler draws only one rank's share."""
     if isinstance(sampler, External) and sampler.last == "BatchSampler()":
         return _is_of_rank(sampler.arguments[0] if sampler.arguments else sampler.keywords.get("sampler"))
     if isinstance(sampler, External):

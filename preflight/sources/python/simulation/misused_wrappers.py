@@ -48,7 +48,7 @@ def features(run: Run) -> Iterator[tuple[str, Event, Event | None]]:
     yield from _held_back_steps(run.events)
     yield from _clipped_before_unscaled(run.events)
     yield from _early_transpilers(run.events)
-    yield from _left_rpc(run.events)
+    yield from _rpc_never_shut_down(run.events)
     yield from _stale_scalers(run.events)
     for event in _unentered_accumulation(run.events):
         yield "accumulation_never_entered", event, None
@@ -143,7 +143,7 @@ def _early_transpilers(events: Sequence[Event]) -> Iterator[tuple[str, Event, Ev
         yield "transpiled_before_minimize", divides, events[minimized[0]]
 
 
-def _left_rpc(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event | None]]:
+def _rpc_never_shut_down(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event | None]]:
     """Yield the call that joins RPC in a branch of ranks that never shut it down.
 
     Source: torch/distributed/rpc/api.py of 2.13: `shutdown` waits until no worker has work for this one.

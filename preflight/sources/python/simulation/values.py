@@ -450,7 +450,7 @@ def mixed(*values: Any) -> Unknown:
 
 
 def part_of(value: Any, *keys: Any) -> Unknown:
-    """Return an item of an unknown value: the item that a rank selects by its number is its own."""
+    """Return an item of an unknown value; if a key depends on the rank, the item is that rank's own part."""
     return OWN_PART if any(isinstance(each, Own) for each in keys) else mixed(value)
 
 
