@@ -76,7 +76,12 @@ def state_claims(module: Module) -> Iterator[Claim]:
         if node.id == name and isinstance(node.ctx, ast.Load) and module.outline.function_of(node) is function
     ]
     read = {_key_read(module, use) for use in uses}
-    if not states or len(table.keys) < 2:
+    assigned = [
+        node
+        for node in module.nodes(ast.Assign)
+        if name in map(dotted, node.targets) and module.outline.function_of(node) is function
+    ]
+    if not states or len(table.keys) < 2 or len(assigned) != 1:
         return
     for use in uses:
         call = module.parent(use)

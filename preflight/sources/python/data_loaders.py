@@ -643,7 +643,8 @@ def repeated_streams(module: Module) -> Iterator[Claim]:
         for method in owner.body:
             if not isinstance(method, ast.FunctionDef) or method.name != "__iter__":
                 continue
-            if _yields_all(module, method) and _OF_WORKERS.search(module.source(owner)) is None:
+            reads_file = "open(" in module.source(owner)
+            if reads_file and _yields_all(module, method) and _OF_WORKERS.search(module.source(owner)) is None:
                 yield module.claim("script_feature", f"stream_for_all_workers:{qualified(module, owner.name)}", method)
     for call in module.named("DataLoader"):
         workers, dataset = argument(call, "num_workers"), argument(call, "dataset", 0)

@@ -48,9 +48,10 @@ def claims(module: Module) -> Iterator[Claim]:
             elif _is_global_rank(module, chosen):
                 yield module.claim("device_of_global_rank", module.text(chosen), call)
     for call in module.calls:
-        # `device_id=` of NVIDIA DALI's pipelines, and of torch's group.
+        # `device_id=` of NVIDIA DALI's pipelines.
         given = argument(call, "device_id")
-        if given is not None and _is_global_rank(module, value_of(given)):
+        is_pipeline = argument(call, "num_threads") is not None
+        if given is not None and is_pipeline and _is_global_rank(module, value_of(given)):
             yield module.claim("device_of_global_rank", module.text(value_of(given)), call)
     # `config.gpu_options.visible_device_list = str(hvd.rank())` of TensorFlow 1
     for node in module.nodes(ast.Assign):

@@ -56,7 +56,7 @@ def _ray_metrics(module: Module) -> Iterator[tuple[ast.expr, str, set[str]]]:
     reported = set(_OF_RAY)
     for call in reports:
         given = argument(call, "metrics", 0)
-        table = module.definition(value_of(given)) if given is not None else None
+        table = value_of(given) if given is not None else None
         keys = table.keys if isinstance(table, ast.Dict) else []
         names = [key.value if isinstance(key, ast.Constant) else None for key in keys]
         # Before Ray 2, each metric was an argument.
@@ -66,7 +66,8 @@ def _ray_metrics(module: Module) -> Iterator[tuple[ast.expr, str, set[str]]]:
         reported |= set(map(str, names))
     if reports:
         for watched, name in _watched(module, _RAY, re.compile(r"\bray\b|\btune\b")):
-            yield watched, name, reported
+            if "/" not in name:
+                yield watched, name, reported
 
 
 def _lightning_metrics(module: Module) -> Iterator[tuple[ast.expr, str, set[str]]]:
@@ -85,6 +86,7 @@ def _lightning_metrics(module: Module) -> Iterator[tuple[ast.expr, str, set[str]
     if any(match[1] or match[3] is None for match in logs):
         return
     logged = {match[3] for match in logs}
+    logged |= {"epoch", "step"}
     logged |= {f"{name}_{unit}" for name in logged for unit in ("step", "epoch")}
     for place, name in watched:
         if "dataloader_idx" not in name:

@@ -63,7 +63,12 @@ def _gathered_duplicates(module: Module) -> Iterator[Claim]:
         owner = dotted(call.func.value) if isinstance(call.func, ast.Attribute) else ""
         is_in_loop = any(isinstance(outer, _LOOPS) for outer in module.outline.above(call))
         text = ast.unparse(call)
-        if not re.search(r"acc", owner, re.IGNORECASE) or not is_in_loop or not re.search(r"label|ref|target", text):
+        if (
+            "add_batch(" not in module.file.text
+            or not re.search(r"acc", owner, re.IGNORECASE)
+            or not is_in_loop
+            or not re.search(r"label|ref|target", text)
+        ):
             continue
         if _TRUNCATES.search(module.file.text) is None:
             yield module.feature("gathered_with_duplicates", call)

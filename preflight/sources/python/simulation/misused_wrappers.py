@@ -128,7 +128,13 @@ def _clipped_before_unscaled(events: Sequence[Event]) -> Iterator[tuple[str, Eve
     """
     scales = next((event for event in events if event.name.endswith("GradScaler().scale")), None)
     clips = next((event for event in events if last(event.name) in _CLIPS and event.doubt < 2), None)
-    if scales is not None and clips is not None and not any("unscale" in called_name(event) for event in events):
+    if (
+        scales is None
+        or clips is None
+        or re.search(r"get_scale|enabled=|init_scale", scales.file.text + clips.file.text)
+    ):
+        return
+    if not any("unscale" in called_name(event) for event in events):
         yield "clipped_before_unscaled", clips, scales
 
 
@@ -166,7 +172,7 @@ def _stale_scalers(events: Sequence[Event]) -> Iterator[tuple[str, Event, Event 
     scaler = steps[0].function.owner if steps and steps[0].function is not None else None
     if scaler is None or scaler.call is None or any(called_name(event) == "update" for event in events):
         return
-    is_repeated = steps[0].times != 1 and steps[0].doubt < 2
+    is_repeated = steps[0].times != 1 and steps[0].doubt < 2 and "enabled" not in ast.unparse(scaler.call)
     if is_repeated and not any(holds(each, scaler.call) for event in events for each in _given(event)):
         yield "scaler_never_updated", steps[0], None
 

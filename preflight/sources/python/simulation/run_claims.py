@@ -199,7 +199,9 @@ def _split_by_local_rank(launch: Launch, runs: Sequence[Run]) -> Iterator[Claim]
             for part, parts in _PARTS:
                 number, count = event.keywords.get(part), event.keywords.get(parts)
                 is_of_all = type(count) is int and rank is not None and rank < count
-                if is_of_all and type(number) is int and number == local_rank and event.doubt < 2:
+                # A loop may go over all parts.
+                is_only = all(e.keywords.get(part) == number for e in run.events if e.node is event.node)
+                if is_of_all and type(number) is int and number == local_rank and event.doubt < 2 and is_only:
                     yield claim_at("script_feature", "split_by_local_rank", event.file, event.node, launch)
                     return
 
